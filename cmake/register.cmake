@@ -1,0 +1,24 @@
+# Every back-end source cpu/foo.cpp with kernels defines `void quipu::register_cpu_foo()`. This writes the one function
+# that calls them all, so that a static library keeps them and nobody has to list them.
+function(quipu_write_register_kernels output)
+  set(declarations "")
+  set(calls "")
+  foreach(source IN LISTS ARGN)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+    file(STRINGS ${source} lines REGEX "^void register_[a-z0-9_]+\\(\\)")
+    foreach(line IN LISTS lines)
+      string(REGEX MATCH "register_[a-z0-9_]+" name "${line}")
+      string(APPEND declarations "void ${name}();\n")
+      string(APPEND calls "  ${name}();\n")
+    endforeach()
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} CONTENT
+"// Written by cmake/register.cmake.
+namespace quipu {
+${declarations}
+void register_kernels();
+void register_kernels() {
+${calls}}
+}  // namespace quipu
+" @ONLY)
+endfunction()

@@ -1,0 +1,132 @@
+#pragma once
+// One caching allocator policy for all devices: 512-byte granules; small blocks cut from 2 MiB slabs, found through
+// exact-size bins; large blocks best-fit, split and merged. Each live block carries its ledger entry, so a query
+// walks blocks and nothing is hashed on the way in or out.
+//
+// Who held memory at a peak is known exactly at constant cost: a block was live at the peak if it was born before it
+// and is either live still or was freed since; the freed ones are kept as small records until a higher peak comes.
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "quipu/core/memory.h"
+
+namespace quipu {
+
+inline constexpr std::size_t granule = 512;
+inline constexpr std::size_t slab_bytes = std::size_t{2} << 20;
+inline constexpr std::size_t largest_small_block = std::size_t{1} << 20;
+
+/// Where an allocator gets its segments from: the system, a device driver, or thin air (meta).
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  virtual void* acquire(std::size_t bytes) = 0;  // null when there is none; at least 512-aligned
+  virtual void release(void* data, std::size_t bytes) = 0;
+  virtual void fill(void* data, std::size_t bytes, unsigned char value) = 0;  // poison mode
+};
+
+struct LedgerEntry {
+  std::size_t bytes = 0;
+  const char* op = nullptr;
+  ScopeId scope = 0;
+  Category category = Category::output;
+  std::uint64_t born = 0;     // serial number of the event that made this entry
+  std::int64_t since_ns = 0;  // when the block was allocated
+};
+
+/// A piece of a segment: live, or free and waiting in a bin.
+struct Block {
+  char* data = nullptr;
+  std::size_t size = 0;       // granules it occupies, in bytes
+  std::size_t requested = 0;  // as asked for, live blocks only
+  bool live = false;
+  bool slab = false;          // lies in a slab of small blocks
+  bool direct = false;        // allocated in no-cache mode: goes straight back
+  Block* before = nullptr;    // neighbours in the segment
+  Block* after = nullptr;
+  Block* bin_before = nullptr;  // neighbours in the free bin, or in the list of live blocks
+  Block* bin_after = nullptr;
+  LedgerEntry entry;
+};
+
+/// A region whose peak is measured, with what it needs to name the holders at that peak.
+struct PeakRegion {
+  std::size_t peak = 0;
+  std::uint64_t serial = 0;         // event at which the peak was reached
+  std::size_t reserved = 0;
+  std::vector<LedgerEntry> buried;  // live at the peak, gone since
+};
+
+class CachingAllocator {
+ public:
+  CachingAllocator(Device device, std::unique_ptr<MemorySource> source);
+
+  /// Throws OutOfMemory. Zero bytes give null.
+  Block* allocate(std::size_t bytes, Category category);
+  void free(Block* block) noexcept;
+  /// Moves a live block to another category.
+  void relabel(Block* block, Category category) noexcept;
+
+  MemoryStats stats() const;
+  MemoryReport report_now() const;
+  MemoryReport report_peak(const PeakRegion& region) const;
+  MemoryReport report_peak() const { return report_peak(whole_); }
+  void reset_peak();
+  void enter(PeakRegion* region);
+  void leave(PeakRegion* region);
+  void restart(PeakRegion* region);
+  std::size_t peak_of(const PeakRegion* region) const;
+  std::size_t set_limit(std::size_t bytes);
+  void release_cached();
+
+ private:
+  static constexpr std::size_t bin_count = largest_small_block / granule + 1;
+  struct BySize {
+    bool operator()(const Block* a, const Block* b) const {
+      return a->size != b->size ? a->size < b->size : a->data < b->data;
+    }
+  };
+
+  Block* find_small(std::size_t size);
+  Block* find_large(std::size_t size);
+  Block* find_or_grow(std::size_t size);
+  Block* grow(std::size_t segment, bool slab);
+  void split(Block* block, std::size_t size);
+  Block* merge(Block* block);
+  void put(Block* block);
+  void take(Block* block);
+  Block* new_block();
+  void recycle(Block* block);
+  void note_peak(PeakRegion& region);
+  void bury(const LedgerEntry& entry);
+  void release_cached_locked();
+  MemoryReport summarise(const std::vector<LedgerEntry>& entries, const char* moment) const;
+  std::vector<LedgerEntry> live_entries() const;
+  [[noreturn]] void throw_out_of_memory(std::size_t bytes, const char* why) const;
+
+  Device device_;
+  std::unique_ptr<MemorySource> source_;
+  mutable std::mutex mutex_;
+  MemoryStats stats_;
+  std::uint64_t serial_ = 0;
+  PeakRegion whole_;
+  std::vector<PeakRegion*> regions_;
+  std::array<Block*, bin_count> bins_{};
+  std::array<std::uint64_t, (bin_count + 63) / 64> occupied_{};  // which bins are not empty
+  std::set<Block*, BySize> large_;
+  Block live_;                                                   // head of the list of live blocks
+  std::vector<Block*> spare_blocks_;
+};
+
+/// The allocator of a device; made at first use and never destroyed, so that no exit order can hurt.
+CachingAllocator& allocator_of(Device device);
+
+/// Back ends say here where their memory comes from (the CPU and meta are built in).
+using SourceFactory = std::unique_ptr<MemorySource> (*)(int index);
+void set_memory_source(DeviceKind kind, SourceFactory factory);
+
+}  // namespace quipu

@@ -1,0 +1,59 @@
+#pragma once
+// What this thread is doing: which operator runs, under which user scope. The ledger, errors and knots read it.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace quipu {
+
+/// An interned path of scope names ("model/layer3"); 0 is the empty one.
+using ScopeId = std::uint32_t;
+
+struct ThreadContext {
+  const char* op = nullptr;         // innermost running operator
+  ScopeId scope = 0;
+  bool timing = false;              // a tape wants to know how long operators take
+  std::int64_t op_start_ns = 0;
+  std::size_t workspace_bytes = 0;  // asked for by the running operator
+  std::size_t saved_bytes = 0;      // saved for backward by the running operator
+};
+ThreadContext& thread_context();
+
+std::int64_t now_ns();
+
+/// Opened by every public operator: names it in the ledger, in errors and on the tape. `name` must be a literal.
+class OpScope {
+ public:
+  explicit OpScope(const char* name) : context_(thread_context()), outer_(context_) {
+    context_.op = name;
+    context_.workspace_bytes = 0;
+    context_.saved_bytes = 0;
+    if (context_.timing) context_.op_start_ns = now_ns();
+  }
+  ~OpScope() { context_ = outer_; }
+  OpScope(const OpScope&) = delete;
+  OpScope& operator=(const OpScope&) = delete;
+
+ private:
+  ThreadContext& context_;
+  ThreadContext outer_;
+};
+
+/// A name of the user's for what happens while it lives: `MemoryScope scope("layer3");`. Scopes nest.
+class MemoryScope {
+ public:
+  explicit MemoryScope(std::string_view name);
+  explicit MemoryScope(ScopeId id);  // enters a scope that was open before
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  ScopeId outer_;
+};
+
+/// "model/layer3", or "" for no scope.
+std::string scope_path(ScopeId id);
+
+}  // namespace quipu

@@ -1,0 +1,40 @@
+#pragma once
+// Where a tensor lives: cpu, cuda:i, or meta imitating one of them (it computes nothing and counts every byte).
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace quipu {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+class Device {
+ public:
+  constexpr Device() = default;
+  constexpr Device(DeviceKind kind, int index = 0, bool meta = false)
+      : kind_(kind), index_(static_cast<std::int8_t>(index)), meta_(meta) {}
+  /// "cpu", "cuda", "cuda:1", "meta:cpu", "meta:cuda"; anything else throws.
+  Device(std::string_view name);
+  Device(const char* name) : Device(std::string_view(name)) {}
+  Device(const std::string& name) : Device(std::string_view(name)) {}
+
+  /// The kind of back end; for meta, the kind it imitates.
+  constexpr DeviceKind kind() const { return kind_; }
+  constexpr int index() const { return index_; }
+  constexpr bool is_meta() const { return meta_; }
+  constexpr bool is_cpu() const { return kind_ == DeviceKind::cpu && !meta_; }
+  constexpr bool is_cuda() const { return kind_ == DeviceKind::cuda && !meta_; }
+  constexpr bool operator==(const Device&) const = default;
+
+ private:
+  DeviceKind kind_ = DeviceKind::cpu;
+  std::int8_t index_ = 0;
+  bool meta_ = false;
+};
+
+inline constexpr Device cpu{DeviceKind::cpu};
+
+std::string to_string(const Device& device);
+const char* name_of(DeviceKind kind);
+
+}  // namespace quipu

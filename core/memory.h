@@ -1,0 +1,99 @@
+#pragma once
+// The ledger: how much memory a device holds, who holds it, and who held it at the peak.
+//
+// Every block is entered with its category, the operator that asked for it and the user's scope. Counted are the
+// requested bytes rounded up to 512, never the cached block that they landed in; the difference is part of
+// `reserved`. So the figures do not depend on history, and `meta` gives the same ones as the device it imitates.
+// Outside the ledger: packing buffers inside BLAS, fixed tiles of at most 256 KiB a thread, small host objects.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "quipu/core/context.h"
+#include "quipu/core/device.h"
+
+namespace quipu {
+
+enum class Category : std::uint8_t { parameter, gradient, optimizer, saved, output, workspace };
+inline constexpr int category_count = 6;
+const char* name_of(Category category);
+
+struct MemoryStats {
+  std::size_t current = 0;    // live bytes, each request rounded up to 512
+  std::size_t peak = 0;       // largest `current` since start or reset_peak
+  std::size_t reserved = 0;   // taken from the system: live, cached and slack
+  std::size_t requested = 0;  // live bytes as asked for, before rounding
+  std::size_t limit = 0;      // 0: none
+  std::size_t live_blocks = 0;
+  std::uint64_t allocations = 0;  // since start
+  std::array<std::size_t, category_count> by_category{};  // sums to `current`
+};
+
+/// All blocks of one category that one operator asked for under one scope.
+struct MemoryHolder {
+  Category category;
+  std::string op;     // "" when no operator ran
+  std::string scope;  // "" when no scope was open
+  std::size_t bytes = 0;
+  std::size_t blocks = 0;
+  double oldest_seconds = 0;  // age of its oldest block
+};
+
+/// Who held how much at one moment. Holders are sorted by size and sum to `bytes`.
+struct MemoryReport {
+  Device device;
+  std::string moment;  // "now" or "at the peak"
+  std::size_t bytes = 0;
+  std::size_t reserved = 0;
+  std::array<std::size_t, category_count> by_category{};
+  std::vector<MemoryHolder> holders;
+
+  /// A table of the categories and the largest holders.
+  std::string text(int max_holders = 10) const;
+};
+
+MemoryStats memory_stats(Device device = {});
+MemoryReport memory_report(Device device = {});
+/// The holders at the moment of the peak since start or `reset_peak`.
+MemoryReport peak_report(Device device = {});
+void reset_peak(Device device = {});
+
+/// Live bytes may not exceed this (0: no limit). Returns the old limit.
+std::size_t set_memory_limit(Device device, std::size_t bytes);
+/// Gives cached blocks that nobody uses back to the system.
+void release_cached(Device device);
+void release_cached();  // of all devices
+
+/// Off: every block goes straight to and from the system (also QUIPU_NO_CACHE=1). Returns the old setting.
+bool set_caching(bool on);
+/// On: fresh and freed blocks are filled with NaN bits (also QUIPU_POISON=1). Returns the old setting.
+bool set_poison(bool on);
+
+/// Every device that has held memory so far.
+std::vector<Device> devices_in_use();
+
+/// Measures the peak of its own region, whatever the regions around it do.
+class PeakMemory {
+ public:
+  explicit PeakMemory(Device device = {});
+  ~PeakMemory();
+  PeakMemory(const PeakMemory&) = delete;
+  PeakMemory& operator=(const PeakMemory&) = delete;
+
+  std::size_t bytes() const;        // the region's peak, what was live at its start included
+  std::size_t bytes_above() const;  // the peak above what was live at its start
+  MemoryReport report() const;      // who held it
+  void reset();
+
+ private:
+  Device device_;
+  void* region_;
+  std::size_t start_;
+};
+
+/// "4.1 MiB"
+std::string human_bytes(std::size_t bytes);
+
+}  // namespace quipu

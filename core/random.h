@@ -1,0 +1,40 @@
+#pragma once
+// Philox random numbers: value i of a call depends on the seed and its position alone, so bits are the same on every
+// device and for any number of threads.
+#include <array>
+#include <cstdint>
+#include <mutex>
+
+namespace quipu {
+
+/// Which numbers a kernel draws: a key and the first counter. Four 32-bit words a counter.
+struct PhiloxState {
+  std::uint64_t seed = 0;
+  std::uint64_t offset = 0;
+  bool operator==(const PhiloxState&) const = default;
+};
+
+class Generator {
+ public:
+  explicit Generator(std::uint64_t seed = 0) : state_{seed, 0} {}
+  void seed(std::uint64_t seed);
+  /// State to save and to restore; afterwards the same numbers come again.
+  PhiloxState state() const;
+  void set_state(PhiloxState state);
+  /// Hands out `counters` counters and moves past them.
+  PhiloxState reserve(std::uint64_t counters);
+
+ private:
+  mutable std::mutex mutex_;
+  PhiloxState state_;
+};
+
+/// The generator that random operators use unless told otherwise.
+Generator& default_generator();
+/// Seeds the default generator.
+void manual_seed(std::uint64_t seed);
+
+/// Philox4x32-10 of one counter.
+std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t counter);
+
+}  // namespace quipu

@@ -1,0 +1,41 @@
+#pragma once
+// A number beside a tensor: keeps whether it was whole, so that nothing is cut off in silence.
+#include <concepts>
+#include <cstdint>
+#include <string>
+
+#include "quipu/core/dtype.h"
+
+namespace quipu {
+
+class Scalar {
+ public:
+  template <std::floating_point T>
+  Scalar(T v) : real_(static_cast<double>(v)), whole_(0), kind_(Kind::real) {}
+  template <std::integral T>
+  Scalar(T v)
+      : real_(static_cast<double>(v)),
+        whole_(static_cast<std::int64_t>(v)),
+        kind_(std::same_as<T, bool> ? Kind::boolean : Kind::whole) {}
+
+  double real() const { return real_; }
+  std::int64_t whole() const { return kind_ == Kind::real ? static_cast<std::int64_t>(real_) : whole_; }
+  bool is_real() const { return kind_ == Kind::real; }
+  /// f32 for a real number, i64 for a whole one, bool for a truth value.
+  DType natural_dtype() const {
+    return kind_ == Kind::real ? DType::f32 : kind_ == Kind::whole ? DType::i64 : DType::boolean;
+  }
+
+ private:
+  enum class Kind : std::uint8_t { real, whole, boolean };
+  double real_;
+  std::int64_t whole_;
+  Kind kind_;
+};
+
+std::string to_string(const Scalar& s);
+
+/// Throws unless `s` can stand beside a tensor of `dtype` without losing its fraction.
+void check_scalar(const Scalar& s, DType dtype);
+
+}  // namespace quipu

@@ -1,0 +1,235 @@
+#pragma once
+// Tensor: a cheap handle on (storage, offset, shape, strides, dtype, device). Copies of a handle are the same tensor.
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <iosfwd>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quipu/core/device.h"
+#include "quipu/core/dtype.h"
+#include "quipu/core/error.h"
+#include "quipu/core/random.h"
+#include "quipu/core/scalar.h"
+#include "quipu/core/shape.h"
+#include "quipu/core/storage.h"
+#include "quipu/core/view.h"
+
+namespace quipu {
+
+class Tensor;
+/// Called with the finished gradient of a tensor; returns what to use instead, or an undefined tensor to keep it.
+using Hook = std::function<Tensor(const Tensor& gradient)>;
+
+/// One entry of `x(...)`: an index, a range, everything, a new axis, or the rest.
+class Index {
+ public:
+  enum class Kind { at, range, all, new_axis, rest };
+  Index(std::int64_t i) : kind(Kind::at), start(i) {}
+  Index(int i) : Index(static_cast<std::int64_t>(i)) {}
+  static Index of(Kind kind) {
+    Index i(0);
+    i.kind = kind;
+    return i;
+  }
+  Kind kind;
+  std::int64_t start = 0, step = 1;
+  std::optional<std::int64_t> stop;
+};
+/// [start, stop), negative values count from the end; `x(slice(1, 5), all)`.
+Index slice(std::int64_t start, std::optional<std::int64_t> stop = {}, std::int64_t step = 1);
+inline const Index all = Index::of(Index::Kind::all);
+inline const Index new_axis = Index::of(Index::Kind::new_axis);
+inline const Index rest = Index::of(Index::Kind::rest);
+
+/// What autograd/ knows of a tensor; core/ only keeps it alive.
+struct TensorExtra : RefCounted {};
+
+class Tensor {
+ public:
+  Tensor() = default;
+  /// A tensor on existing storage; for factories and views.
+  Tensor(Ref<Storage> storage, std::int64_t offset, Shape shape, Strides strides, DType dtype);
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  const Shape& shape() const { return impl().shape; }
+  const Strides& strides() const { return impl().strides; }
+  std::int64_t size(int dim) const;
+  int dim() const { return shape().size(); }
+  std::int64_t numel() const { return impl().numel; }
+  std::size_t nbytes() const { return static_cast<std::size_t>(numel()) * size_of(dtype()); }
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return storage().device(); }
+  std::int64_t offset() const { return impl().offset; }
+  bool is_contiguous() const { return quipu::is_contiguous(shape(), strides()); }
+  Storage& storage() const { return *impl().storage; }
+  bool same_as(const Tensor& other) const { return impl_ == other.impl_; }
+
+  /// The elements, on the CPU and in the tensor's own type. Writing through it is not seen by version checks.
+  template <class T>
+  T* data() const {
+    check_access(dtype_of<T>);
+    return static_cast<T*>(raw_data());
+  }
+  void* raw_data() const;
+  View view() const;
+  operator View() const { return view(); }
+
+  /// The one element of a one-element tensor. On meta there is none: an error.
+  double item() const;
+  std::int64_t item_int() const;
+  /// All elements in row-major order, converted.
+  std::vector<double> to_vector() const;
+
+  // Views: they share storage, and gradients flow through them.
+  Tensor reshape(const Shape& shape) const;  // one size may be -1; copies when strides do not allow a view
+  Tensor view(const Shape& shape) const;     // as reshape, but an error where a copy would be needed
+  Tensor flatten() const { return reshape({-1}); }
+  Tensor transpose(int a, int b) const;
+  Tensor t() const;  // the two last dimensions swapped
+  Tensor permute(const Dims& order) const;
+  Tensor slice(int dim, std::int64_t start, std::optional<std::int64_t> stop = {}, std::int64_t step = 1) const;
+  Tensor select(int dim, std::int64_t index) const;
+  Tensor unsqueeze(int dim) const;
+  Tensor squeeze() const;
+  Tensor squeeze(int dim) const;
+  Tensor expand(const Shape& shape) const;  // -1 keeps a size
+  Tensor operator[](std::int64_t index) const { return select(0, index); }
+  /// x(0, all, slice(2, 5), new_axis, rest)
+  template <class... I>
+  Tensor operator()(const I&... indices) const {
+    return index({Index(indices)...});
+  }
+  Tensor index(const std::vector<Index>& indices) const;
+
+  // Copies: gradients flow through them, too.
+  Tensor contiguous() const;  // itself when it is contiguous
+  Tensor clone() const;
+  Tensor to(DType dtype) const;  // itself when nothing changes
+  Tensor to(Device device) const;
+  Tensor detach() const;  // the same storage without history
+
+  // In place. A tensor that a tape has recorded, or a parameter while a tape records, needs NoGrad.
+  const Tensor& copy_from(const Tensor& source) const;  // casts and broadcasts
+  const Tensor& fill_(const Scalar& value) const;
+  const Tensor& zero_() const { return fill_(0); }
+  const Tensor& add_(const Tensor& other, const Scalar& scale = 1) const;  // this += scale * other
+  const Tensor& add_(const Scalar& value) const;
+  const Tensor& sub_(const Tensor& other) const { return add_(other, -1); }
+  const Tensor& mul_(const Tensor& other) const;
+  const Tensor& mul_(const Scalar& value) const;
+  const Tensor& div_(const Tensor& other) const;
+  const Tensor& clamp_(const Scalar& low, const Scalar& high) const;
+  const Tensor& lerp_(const Tensor& end, const Scalar& weight) const;  // this += weight * (end - this)
+  const Tensor& addcmul_(const Tensor& a, const Tensor& b, const Scalar& scale = 1) const;  // += scale * a * b
+  const Tensor& addcdiv_(const Tensor& a, const Tensor& b, const Scalar& scale = 1) const;  // += scale * a / b
+  const Tensor& operator+=(const Tensor& other) const { return add_(other); }
+  const Tensor& operator-=(const Tensor& other) const { return sub_(other); }
+  const Tensor& operator*=(const Tensor& other) const { return mul_(other); }
+  const Tensor& operator*=(const Scalar& value) const { return mul_(value); }
+
+  // Gradients; defined by autograd/.
+  const Tensor& set_requires_grad(bool on = true) const;
+  bool requires_grad() const;  // a leaf that asked for a gradient, or recorded on a living tape
+  Tensor grad() const;         // undefined when there is none
+  void set_grad(const Tensor& gradient) const;
+  void zero_grad() const;      // drops the gradient; its memory is free again
+  /// The type that its gradient is summed in; the tensor's own unless set.
+  const Tensor& set_grad_dtype(DType dtype) const;
+  /// True after an error in the middle of backward, until zero_grad().
+  bool grad_is_partial() const;
+  void add_hook(Hook hook) const;
+
+  TensorExtra* extra() const { return defined() ? impl_->extra.get() : nullptr; }
+  void set_extra(Ref<TensorExtra> extra) const { impl().extra = std::move(extra); }
+
+ private:
+  struct Impl : RefCounted {
+    Ref<Storage> storage;
+    Ref<TensorExtra> extra;
+    std::int64_t offset = 0;
+    std::int64_t numel = 0;
+    Shape shape;
+    Strides strides;
+    DType dtype = DType::f32;
+  };
+  Impl& impl() const {
+    if (!impl_) [[unlikely]] throw_undefined();
+    return *impl_;
+  }
+  [[noreturn]] static void throw_undefined();
+  void check_access(DType wanted) const;
+
+  Ref<Impl> impl_;
+};
+
+// Factories. dtype defaults to f32, device to the CPU.
+Tensor empty(const Shape& shape, DType dtype = f32, Device device = {}, Category category = Category::output);
+Tensor empty_like(const Tensor& x);
+/// Scratch memory of the running operator; dies with it.
+Tensor workspace(const Shape& shape, DType dtype, Device device);
+Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {}, Category category = Category::output);
+Tensor zeros_like(const Tensor& x);
+Tensor ones(const Shape& shape, DType dtype = f32, Device device = {});
+Tensor full(const Shape& shape, const Scalar& value, DType dtype = f32, Device device = {});
+Tensor arange(std::int64_t end, DType dtype = i64, Device device = {});
+Tensor arange(double start, double end, double step, DType dtype = f32, Device device = {});
+Tensor linspace(double start, double end, std::int64_t count, DType dtype = f32, Device device = {});
+Tensor eye(std::int64_t n, DType dtype = f32, Device device = {});
+Tensor rand(const Shape& shape, DType dtype = f32, Device device = {}, Generator& g = default_generator());
+Tensor randn(const Shape& shape, DType dtype = f32, Device device = {}, Generator& g = default_generator());
+/// Whole numbers in [low, high).
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype = i64, Device device = {},
+               Generator& g = default_generator());
+Tensor randperm(std::int64_t n, Device device = {}, Generator& g = default_generator());
+
+/// A copy of the values, row-major: from({1.0, 2.0}), from(v, {2, 3}), from(v, {2, 3}, bf16).
+Tensor from_bytes(const void* data, DType source, const Shape& shape, DType dtype, Device device);
+template <class T>
+Tensor from(std::span<const T> values, const Shape& shape, DType dtype = dtype_of<T>, Device device = {}) {
+  check(numel(shape) == static_cast<std::int64_t>(values.size()), "from: ", values.size(),
+        " values do not fill shape ", shape);
+  return from_bytes(values.data(), dtype_of<T>, shape, dtype, device);
+}
+template <class T>
+  requires(!std::same_as<T, bool>)
+Tensor from(const std::vector<T>& values, const Shape& shape, DType dtype = dtype_of<T>, Device device = {}) {
+  return from(std::span<const T>(values), shape, dtype, device);
+}
+template <class T>
+Tensor from(std::initializer_list<T> values, DType dtype = dtype_of<T>, Device device = {}) {
+  return from(std::span<const T>(values.begin(), values.size()),
+              Shape{static_cast<std::int64_t>(values.size())}, dtype, device);
+}
+template <class T>
+Tensor from(std::initializer_list<T> values, const Shape& shape, DType dtype = dtype_of<T>, Device device = {}) {
+  return from(std::span<const T>(values.begin(), values.size()), shape, dtype, device);
+}
+/// A tensor with no dimensions.
+Tensor scalar_tensor(const Scalar& value, DType dtype = f32, Device device = {});
+
+/// How far two tensors are apart. `ok` is false when shapes or dtypes differ or a NaN stands on one side only.
+struct Difference {
+  bool ok = false;
+  double largest = 0;    // |a - b| at the worst entry
+  std::string text;      // names the worst entry
+  explicit operator bool() const { return ok; }
+};
+struct Tolerance {
+  std::optional<double> relative;  // default: 8 epsilon of the dtype
+  std::optional<double> absolute;  // default: as relative
+  bool equal_nan = false;          // otherwise NaN is never equal
+};
+Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance = {});
+inline bool allclose(const Tensor& a, const Tensor& b, const Tolerance& t = {}) { return compare(a, b, t).ok; }
+/// Same shape, dtype and bits.
+bool same_bits(const Tensor& a, const Tensor& b);
+
+/// Values with shape, dtype and device; the middle of large tensors is cut out.
+std::string to_string(const Tensor& x);
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
+
+}  // namespace quipu
