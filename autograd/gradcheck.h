@@ -11,29 +11,55 @@
 namespace quipu {
 
 struct GradcheckOptions {
-  double tolerance = 1e-7;  // of the largest Jacobian entry (of the directional derivative in direction mode)
-  double step = 1e-3;       // first step, relative to max(1, |x|); Richardson halves it
-  /// Full Jacobian up to this many (input × output) entries, random directions beyond.
+  /// Allowed error, as a part of the largest Jacobian entry of the same input (of the largest
+  /// directional derivative in direction mode).
+  double tolerance = 1e-7;
+  /// First and largest step, times max(1, |x|). f must be smooth within it around each entry.
+  double step = 1e-3;
+  /// Full Jacobian up to this many (input x output) entries, random directions beyond.
   std::int64_t max_jacobian = 4096;
   int directions = 4;
   std::uint64_t seed = 2024;
-  /// Distance of each input entry to the nearest kink of f, if it has any: entries nearer than the step are refused.
-  std::function<double(const std::vector<Tensor>& inputs)> kink_distance;
+  /// Distance from a value of an input to the nearest kink of f, for kinks that are known. Entries
+  /// nearer than the step are refused. Without it, differences that do not converge tell.
+  std::function<double(int input, double x)> kink_distance;
 };
 
 struct GradcheckResult {
   bool ok = false;
-  double worst_error = 0;  // relative, as compared with the tolerance
-  std::string report;      // names the worst entry: input, index, analytic, numeric, estimated error
+  std::string report;  // the verdict, the worst entry, how much was checked
+
+  // The worst entry; input is -1 when the verdict is not about one.
+  int input = -1;
+  Dims index;              // within the input
+  Dims output;             // within the output; empty in direction mode, where all outputs count
+  double analytic = 0;     // what the tape gave
+  double numeric = 0;      // what differences gave
+  double estimated = 0;    // error estimate of `numeric`
+  double worst_error = 0;  // |analytic - numeric|, as compared with the tolerance
+
+  std::int64_t entries = 0;     // Jacobian entries checked one by one
+  std::int64_t directions = 0;  // directions checked instead, over all inputs
+
   explicit operator bool() const { return ok; }
 };
 std::ostream& operator<<(std::ostream& out, const GradcheckResult& result);
 
 using DifferentiableFunction = std::function<Tensor(const std::vector<Tensor>&)>;
 
-/// Compares the gradients of f that the tape gives with central differences (Richardson extrapolation, with an error
-/// estimate), under a random upstream gradient. Inputs are f64; those that require a gradient are checked. Also checks
-/// that gradients have the right shape and dtype, that a zero upstream gives zero and that two runs agree to the bit.
+/// Compares the gradients of f that the tape gives with central differences (Richardson
+/// extrapolation with an error estimate), in f64. Inputs that require a gradient are checked;
+/// copies of them with the same strides are given to f, and their `grad` is left alone.
+///
+/// Small problems: every entry of the Jacobian, and a random upstream gradient. Large ones: random
+/// directions under a random upstream gradient; a failure is then traced to one entry.
+/// Also checked: f gives the same bits twice, with and without a tape, and leaves its inputs alone;
+/// gradients have the right shape and dtype; a zero upstream gives zero; gradients add to those
+/// that are there. A kink of f within the step is a failure that says so.
+///
+/// Throws Error when the question makes no sense: no input requires a gradient, one that does is
+/// not f64 or repeats elements (stride 0; expand inside f instead), the device is meta, or f does
+/// not return an f64 tensor.
 GradcheckResult gradcheck(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {});
 

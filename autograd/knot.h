@@ -73,20 +73,26 @@ class Grads {
   template <class F>
   void with(int input, F&& f) {
     if (!wants(input)) return;
-    const Grad grad = borrow(input);
-    f(grad);
-    give_back(input);
+    f(hand_out(input, false));
+    add_later();
   }
   /// Adds a finished tensor, summed over the dimensions that were broadcast.
   void add(int input, const Tensor& gradient);
   /// As add, but may hand on `gradient` itself instead of a copy; for operators that only pass it through.
   void pass(int input, const Tensor& gradient);
 
+  /// After the rule: adds what went through buffers.
+  void finish();
+
  private:
-  Grad borrow(int input);
-  void give_back(int input);
+  Grad hand_out(int input, bool stays_out);
+  void add_later();
   Walk& walk_;
   std::size_t knot_;
+  std::vector<Tensor> out_;                      // handed out by operator[] and perhaps not yet written
+  std::vector<std::pair<int, Tensor>> later_;    // buffers to add
+  std::vector<std::pair<int, Tensor>> seen_;     // for anomaly mode
+  friend struct RecomputeRule;
 };
 
 /// Where an input of a knot came from: a leaf, or output `output` of knot `knot`, or nowhere that wants a gradient.
@@ -118,6 +124,9 @@ struct Knot {
   virtual ~Knot() = default;
   /// Gradients of the outputs in, gradients of the inputs out. Outputs that nobody used have no gradient.
   virtual void backward(std::span<const Tensor> d_outputs, Grads& d) = 0;
+  /// May lead to leaves that are not among its inputs.
+  virtual bool opaque() const { return false; }
+  virtual bool is_view() const { return false; }
   /// For a view: the part of the parent's gradient that is this one's. Undefined where strides do not allow it.
   virtual Tensor project(const Tensor& parent_gradient) const { return {}; }
   /// A view whose parts cover its parent exactly once.
@@ -136,6 +145,8 @@ struct KnotOf final : Knot {
       rule.backward(d_outputs[0], d);
     }
   }
+  bool opaque() const override { return requires { rule.opaque(); }; }
+  bool is_view() const override { return requires(const Tensor& g) { rule.project(g); }; }
   Tensor project(const Tensor& g) const override {
     if constexpr (requires { rule.project(g); }) return rule.project(g);
     return {};

@@ -27,6 +27,8 @@ class MemorySource {
   virtual void* acquire(std::size_t bytes) = 0;  // null when there is none; at least 512-aligned
   virtual void release(void* data, std::size_t bytes) = 0;
   virtual void fill(void* data, std::size_t bytes, unsigned char value) = 0;  // poison mode
+  /// Tells an address sanitizer which parts are cached and must not be touched.
+  virtual void poison(void* data, std::size_t bytes, bool on) noexcept {}
 };
 
 struct LedgerEntry {

@@ -31,6 +31,7 @@ class OutOfMemory : public Error {
 namespace detail {
 
 inline void append(std::string& s, std::string_view part) { s += part; }
+inline void append(std::string& s, const std::string& part) { s += part; }
 inline void append(std::string& s, const char* part) { s += part; }
 inline void append(std::string& s, bool part) { s += part ? "true" : "false"; }
 void append_double(std::string& s, double part);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@
 #include "quipu/core/device.h"
 
 namespace quipu {
+
+struct PeakRegion;
 
 enum class Category : std::uint8_t { parameter, gradient, optimizer, saved, output, workspace };
 inline constexpr int category_count = 6;
@@ -89,7 +92,7 @@ class PeakMemory {
 
  private:
   Device device_;
-  void* region_;
+  std::unique_ptr<PeakRegion> region_;
   std::size_t start_;
 };
 

@@ -1,0 +1,106 @@
+// What a backward rule gets to see of the walk.
+#include <algorithm>
+
+#include "quipu/autograd/walk.h"
+#include "quipu/core/kernels.h"
+
+namespace quipu {
+namespace {
+
+/// Whether some offset in [low, high] times the strides, dimension by dimension, makes up `distance`.
+bool reachable(const View& a, const View& b, int dim, std::int64_t distance, int& budget) {
+  if (dim == a.dim()) return distance == 0;
+  std::int64_t low = 0, high = 0;  // what the dimensions from here on can make up
+  for (int d = dim; d < a.dim(); ++d) {
+    const std::int64_t down = (b.size(d) - 1) * a.stride(d), up = (a.size(d) - 1) * a.stride(d);
+    low -= std::max(down, -up);
+    high += std::max(up, -down);
+  }
+  if (distance < low || distance > high) return false;
+  for (std::int64_t i = -(b.size(dim) - 1); i < a.size(dim); ++i) {
+    if (--budget < 0) return true;  // too costly to tell
+    if (reachable(a, b, dim + 1, distance - i * a.stride(dim), budget)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool may_overlap(const View& a, const View& b) {
+  if (a.numel() == 0 || b.numel() == 0) return false;
+  if (a.dim() != b.dim() || a.strides != b.strides || a.dtype != b.dtype) return true;
+  const std::int64_t bytes = static_cast<char*>(b.data) - static_cast<char*>(a.data);
+  int budget = 4096;
+  return reachable(a, b, 0, bytes / static_cast<std::int64_t>(size_of(a.dtype)), budget);
+}
+
+bool Grads::wants(int input) const {
+  return walk_.wants(walk_.knot(knot_).inputs[static_cast<std::size_t>(input)]);
+}
+
+Grad Grads::hand_out(int input, bool stays_out) {
+  if (!wants(input)) return {};
+  const Edge& edge = walk_.knot(knot_).inputs[static_cast<std::size_t>(input)];
+  const Walk::Target target = walk_.target(edge);
+  const bool taken = std::any_of(out_.begin(), out_.end(), [&](const Tensor& other) {
+    return &other.storage() == &target.buffer.storage() && may_overlap(other, target.buffer);
+  });
+  if (!taken) {
+    if (stays_out) out_.push_back(target.buffer);
+    if (detail::anomaly_mode()) seen_.emplace_back(input, target.buffer);
+    return {target.buffer, !target.fresh};
+  }
+  const Tensor buffer = workspace(target.buffer.shape(), target.buffer.dtype(), target.buffer.device());
+  later_.emplace_back(input, buffer);
+  return Grad::write_to(buffer);
+}
+
+Grad Grads::operator[](int input) { return hand_out(input, true); }
+
+void Grads::add_later() {
+  for (const auto& [input, buffer] : std::exchange(later_, {})) {
+    const Edge& edge = walk_.knot(knot_).inputs[static_cast<std::size_t>(input)];
+    add_into_kernel(Grad::add_to(walk_.target(edge).buffer), buffer);
+  }
+}
+
+void Grads::add(int input, const Tensor& gradient) {
+  with(input, [&](const Grad& g) { add_into_kernel(g, gradient); });
+}
+
+void Grads::pass(int input, const Tensor& gradient) {
+  if (!wants(input)) return;
+  const Edge& edge = walk_.knot(knot_).inputs[static_cast<std::size_t>(input)];
+  if (!walk_.pass(edge, gradient)) add(input, gradient);
+}
+
+void Grads::finish() {
+  add_later();
+  for (const auto& [input, buffer] : seen_) {
+    inspect_gradient(buffer, detail::concat("the gradient of input ", input).c_str());
+  }
+}
+
+Tensor apply_hooks(const AutogradMeta& meta, Tensor gradient) {
+  for (const Hook& hook : meta.hooks) {
+    const Tensor changed = hook(gradient);
+    if (!changed.defined()) continue;
+    check(changed.shape() == gradient.shape() && changed.dtype() == gradient.dtype() &&
+              changed.device() == gradient.device(),
+          "a hook returned ", changed.dtype(), changed.shape(), " on ", changed.device(), " for a gradient ",
+          gradient.dtype(), gradient.shape(), " on ", gradient.device());
+    gradient = changed;
+  }
+  return gradient;
+}
+
+void inspect_gradient(const Tensor& gradient, const char* what) {
+  std::int64_t bad = -1;
+  find_nonfinite_kernel(gradient, &bad);
+  if (bad < 0) return;
+  const std::string scope = scope_path(thread_context().scope);
+  fail(what, " ", gradient.dtype(), gradient.shape(), " has a NaN or an infinity, first at element ", bad, " (scope ",
+       scope.empty() ? "-" : scope, "); found by anomaly mode");
+}
+
+}  // namespace quipu

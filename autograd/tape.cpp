@@ -1,0 +1,125 @@
+#include "quipu/autograd/tape.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "quipu/autograd/walk.h"
+#include "quipu/core/kernels.h"
+
+namespace quipu {
+namespace {
+
+thread_local std::vector<std::shared_ptr<TapeState>> tapes_of_thread;
+
+/// Tapes that ended, perhaps on another thread, no longer record.
+void drop_ended() {
+  while (!tapes_of_thread.empty() && !tapes_of_thread.back()->alive) tapes_of_thread.pop_back();
+  thread_context().timing = !tapes_of_thread.empty();
+}
+
+/// The upstream gradient to start from; throws when it does not fit the loss.
+Tensor first_gradient(const Tensor& loss, const Tensor& upstream) {
+  if (!upstream.defined()) {
+    check(loss.numel() == 1, "the loss has shape ", loss.shape(),
+          "; one with more than one element needs an upstream gradient (BackwardOptions::upstream)");
+    Tensor one = empty(loss.shape(), loss.dtype(), loss.device(), Category::gradient);
+    fill_kernel(one, 1);
+    return one;
+  }
+  check(upstream.shape() == loss.shape() && upstream.dtype() == loss.dtype() && upstream.device() == loss.device(),
+        "the upstream gradient is ", upstream.dtype(), upstream.shape(), " on ", upstream.device(), ", but the loss is ",
+        loss.dtype(), loss.shape(), " on ", loss.device());
+  return upstream.detach();
+}
+
+void check_walkable(const TapeState& tape, const Tensor& loss) {
+  check(tape.spent_by.empty(), "the tape was spent by an error in ", tape.spent_by, "; record again on a new one");
+  const AutogradMeta* meta = meta_of(loss);
+  check(!(meta && meta->is_gradient), "the loss is a gradient: second derivatives are not supported");
+  check(meta && (meta->leaf || meta->recorded()),
+        "no tape recorded this loss: no input of its operators requires a gradient, or no tape was open");
+  check(meta->leaf || meta->tape.get() == &tape, "the loss was recorded by another tape",
+        meta->tape && !meta->tape->alive ? ", and that one is gone" : "");
+}
+
+}  // namespace
+
+std::shared_ptr<TapeState> current_tape() {
+  if (tapes_of_thread.empty()) return nullptr;
+  if (!tapes_of_thread.back()->alive) drop_ended();
+  return tapes_of_thread.empty() ? nullptr : tapes_of_thread.back();
+}
+
+void push_tape(std::shared_ptr<TapeState> tape) {
+  tapes_of_thread.push_back(std::move(tape));
+  thread_context().timing = true;
+}
+
+void remove_tape(const std::shared_ptr<TapeState>& tape) {
+  std::erase(tapes_of_thread, tape);
+  drop_ended();
+}
+
+Tape::Tape() : state_(std::make_shared<TapeState>()) { push_tape(state_); }
+
+Tape::~Tape() {
+  state_->alive = false;
+  clear();
+  remove_tape(state_);
+}
+
+void Tape::clear() {
+  // From the last knot back, so that memory is freed in the order of a walk.
+  while (!state_->entries.empty()) state_->entries.pop_back();
+}
+
+void Tape::backward(const Tensor& loss, const BackwardOptions& options) {
+  const OpScope op("backward");
+  check_walkable(*state_, loss);
+  Walk walk(*state_, options.retain);
+  walk.run(loss, first_gradient(loss, options.upstream));
+}
+
+std::vector<Tensor> Tape::gradients(const Tensor& loss, const std::vector<Tensor>& with_respect_to,
+                                    const BackwardOptions& options) {
+  const OpScope op("gradients");
+  check_walkable(*state_, loss);
+  Walk walk(*state_, options.retain);
+  walk.request(with_respect_to);
+  walk.run(loss, first_gradient(loss, options.upstream));
+  std::vector<Tensor> results;
+  for (const Tensor& x : with_respect_to) results.push_back(walk.result(x));
+  return results;
+}
+
+std::size_t Tape::size() const { return state_->entries.size(); }
+
+std::size_t Tape::saved_bytes() const {
+  std::size_t bytes = 0;
+  for (const TapeState::Entry& entry : state_->entries) bytes += entry.knot ? entry.knot->saved_bytes : 0;
+  return bytes;
+}
+
+std::string Tape::text() const {
+  std::string out = fmt::format("{:>6}  {:<16} {:<22} {:>11} {:>11} {:>10}  {}\n", "knot", "operator", "output", "saved",
+                                "workspace", "time", "scope");
+  for (std::size_t k = 0; k < state_->entries.size(); ++k) {
+    const TapeState::Entry& entry = state_->entries[k];
+    if (!entry.knot) {
+      out += fmt::format("{:>6}  {:<16} undone\n", k, entry.name);
+      continue;
+    }
+    const Knot& knot = *entry.knot;
+    const OutputInfo& o = knot.outputs[0];
+    out += fmt::format("{:>6}  {:<16} {:<22} {:>11} {:>11} {:>7.1f} us  {}\n", k, knot.name,
+                       to_string(o.dtype) + to_string(o.shape), human_bytes(knot.saved_bytes),
+                       human_bytes(knot.workspace_bytes), static_cast<double>(knot.forward_ns) * 1e-3,
+                       scope_path(knot.scope));
+  }
+  return out + fmt::format("{} knots, {} saved for backward\n", size(), human_bytes(saved_bytes()));
+}
+
+std::ostream& operator<<(std::ostream& out, const Tape& tape) { return out << tape.text(); }
+
+}  // namespace quipu

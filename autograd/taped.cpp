@@ -1,0 +1,176 @@
+#include "quipu/autograd/taped.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "quipu/autograd/differences.h"
+#include "quipu/autograd/tape.h"
+
+namespace quipu {
+
+// Random, of either sign, and none so small that it hides an entry: in ±[1/2, 1).
+std::vector<double> random_weights(std::uint64_t seed, std::size_t count) {
+  std::vector<double> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto words = philox(seed, i);
+    const double size = 0.5 + 0.5 * (words[0] * 0x1p-32);
+    result[i] = words[1] % 2 == 0 ? size : -size;
+  }
+  return result;
+}
+
+Dims unravel(std::size_t position, const Shape& shape) {
+  Dims index = shape;
+  auto rest = static_cast<std::int64_t>(position);
+  for (int d = shape.size() - 1; d >= 0; --d) {
+    index[d] = rest % shape[d];
+    rest /= shape[d];
+  }
+  return index;
+}
+
+std::string index_text(const Dims& index) {
+  return fmt::format("[{}]", fmt::join(index, ", "));
+}
+
+Taped::Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
+             const Tensor& center, const GradcheckOptions& options)
+    : f_(f), inputs_(inputs), center_(center), options_(options) {
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].requires_grad()) checked_.push_back(k);
+  }
+  upstream_ = random_weights(options.seed, static_cast<std::size_t>(center.numel()));
+}
+
+std::string Taped::problem() {
+  std::string text = problem_with_runs();
+  if (text.empty()) text = problem_with_zero_upstream();
+  if (text.empty()) text = problem_with_adding();
+  return text;
+}
+
+Tensor Taped::as_output(const Values& values) const {
+  return from(values, center_.shape(), f64, center_.device());
+}
+
+// Fresh leaves with the values and strides of the inputs; what is not checked is passed as it is.
+std::vector<Tensor> Taped::leaves() const {
+  std::vector<Tensor> result = inputs_;
+  for (const std::size_t k : checked_) {
+    result[k] = copy_with_strides(inputs_[k]);
+    result[k].set_requires_grad();
+  }
+  return result;
+}
+
+// An output that depends on no leaf gives zeros: the numbers decide whether that is right.
+std::vector<Tensor> Taped::walk(Tape& tape, const std::vector<Tensor>& arguments, const Tensor& o,
+                                const Values& upstream, bool retain) const {
+  std::vector<Tensor> wanted;
+  for (const std::size_t k : checked_) wanted.push_back(arguments[k]);
+  if (o.requires_grad()) return tape.gradients(o, wanted, {as_output(upstream), retain});
+  for (Tensor& x : wanted) x = zeros(x.shape(), f64, x.device());
+  return wanted;
+}
+
+std::string Taped::problem_with_runs() {
+  std::vector<Tensor> first;
+  for (int run = 0; run < 2; ++run) {
+    const std::vector<Tensor> arguments = leaves();
+    std::vector<Tensor> before;
+    for (const Tensor& x : arguments) before.push_back(x.detach().clone());
+    Tape tape;
+    const Tensor o = evaluate(f_, arguments);
+    if (!same_bits(o.detach(), center_)) {
+      return "f is not deterministic: two runs on the same inputs gave different outputs";
+    }
+    const std::vector<Tensor> d = walk(tape, arguments, o, upstream_, false);
+    for (std::size_t k = 0; k < arguments.size(); ++k) {
+      if (!same_bits(arguments[k].detach(), before[k])) return fmt::format("f changed input {}", k);
+    }
+    for (std::size_t c = 0; c < checked_.size(); ++c) {
+      const Tensor& x = inputs_[checked_[c]];
+      if (d[c].shape() != x.shape() || d[c].dtype() != f64 || d[c].device() != x.device()) {
+        return detail::concat("the gradient of input ", checked_[c], " is ", d[c].dtype(), " ",
+                              d[c].shape(), " on ", d[c].device(), ", but the input is f64 ",
+                              x.shape(), " on ", x.device());
+      }
+      if (run == 0) {
+        gradients_.push_back(d[c].to_vector());
+      } else if (!same_bits(d[c], first[c])) {
+        return fmt::format("two runs gave different gradients of input {}", checked_[c]);
+      }
+    }
+    first = d;
+  }
+  return "";
+}
+
+std::string Taped::problem_with_zero_upstream() const {
+  Tape tape;
+  const std::vector<Tensor> arguments = leaves();
+  const std::vector<Tensor> d =
+      walk(tape, arguments, evaluate(f_, arguments), Values(upstream_.size(), 0.0), false);
+  for (std::size_t c = 0; c < checked_.size(); ++c) {
+    const Values values = d[c].to_vector();
+    const auto bad = std::find_if(values.begin(), values.end(), [](double v) { return !(v == 0); });
+    if (bad == values.end()) continue;
+    const auto position = static_cast<std::size_t>(bad - values.begin());
+    return fmt::format("a zero upstream gives the gradient {} for input {} {}", *bad, checked_[c],
+                       index_text(unravel(position, d[c].shape())));
+  }
+  return "";
+}
+
+// Backward rules add into the gradient that is there; one that overwrites it shows here.
+std::string Taped::problem_with_adding() const {
+  Tape tape;
+  const std::vector<Tensor> arguments = leaves();
+  const Tensor o = evaluate(f_, arguments);
+  if (!o.requires_grad()) return "";
+  std::vector<Values> held;
+  for (const std::size_t k : checked_) {
+    const Tensor& x = arguments[k];
+    held.push_back(random_weights(options_.seed + 1 + k, static_cast<std::size_t>(x.numel())));
+    x.set_grad(from(held.back(), x.shape(), f64, x.device()));
+  }
+  tape.backward(o, {as_output(upstream_), false});
+  for (std::size_t c = 0; c < checked_.size(); ++c) {
+    const Values sum = arguments[checked_[c]].grad().to_vector();
+    double largest = 1;
+    for (const double g : gradients_[c]) largest = std::max(largest, std::abs(g));
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      const double expected = held[c][i] + gradients_[c][i];
+      if (std::isnan(expected) || std::abs(sum[i] - expected) <= options_.tolerance * largest)
+        continue;
+      return fmt::format(
+          "the gradient of input {} {} is not added to the one that was there: {} + {} became {}",
+          checked_[c], index_text(unravel(i, inputs_[checked_[c]].shape())), held[c][i],
+          gradients_[c][i], sum[i]);
+    }
+  }
+  return "";
+}
+
+// By the tape: one row an output, all checked inputs side by side.
+std::vector<Taped::Values> Taped::jacobian() const {
+  std::vector<Values> rows;
+  Tape tape;
+  const std::vector<Tensor> arguments = leaves();
+  const Tensor o = evaluate(f_, arguments);
+  Values one_hot(upstream_.size(), 0.0);
+  for (std::size_t j = 0; j < one_hot.size(); ++j) {
+    one_hot[j] = 1;
+    rows.emplace_back();
+    for (const Tensor& d : walk(tape, arguments, o, one_hot, true)) {
+      const Values values = d.to_vector();
+      rows.back().insert(rows.back().end(), values.begin(), values.end());
+    }
+    one_hot[j] = 0;
+  }
+  return rows;
+}
+
+}  // namespace quipu

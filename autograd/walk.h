@@ -1,0 +1,83 @@
+#pragma once
+// One walk along a tape in reverse: where gradients are gathered, handed out and handed on. Internal to autograd/.
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "quipu/autograd/meta.h"
+
+namespace quipu {
+
+class Walk {
+ public:
+  /// The gradient buffer of one output. `alias`: a part of its parent's buffer, so nothing is left to do for its knot.
+  /// `passed`: handed on by someone who may still hold it, so it is copied before anything is added.
+  struct Slot {
+    Tensor buffer;
+    bool alias = false;
+    bool passed = false;
+  };
+  struct Target {
+    Tensor buffer;
+    bool fresh;  // nothing was written yet
+  };
+
+  /// Walks for `recompute` have a parent, which decides about leaves.
+  Walk(TapeState& tape, bool retain, Walk* parent = nullptr);
+
+  /// Only these tensors are wanted, instead of every leaf.
+  void request(const std::vector<Tensor>& tensors);
+  /// The gradient of this leaf is that of an input of a knot of the parent.
+  void bind(const AutogradMeta& leaf, const Edge& parent_edge) { bound_[&leaf] = parent_edge; }
+
+  void run(const Tensor& loss, const Tensor& upstream);
+  /// The gradient of a requested tensor; zeros where the loss does not depend on it.
+  Tensor result(const Tensor& requested) const;
+
+  // For Grads.
+  const Knot& knot(std::size_t index) const { return *tape_.entries[index].knot; }
+  bool wants(const Edge& edge) const;
+  Target target(const Edge& edge, int depth = 0);
+  /// Hands `gradient` on as the buffer of an input if there is none yet; false where it must be added instead.
+  bool pass(const Edge& edge, const Tensor& gradient);
+  TapeState& tape() const { return tape_; }
+
+ private:
+  Slot& slot(const Edge& edge) { return slots_[tape_.entries[edge.knot].first_slot + edge.output]; }
+  bool requested(const Edge& edge) const;
+  bool has_hooks(const Edge& edge) const;
+  Target leaf_target(AutogradMeta& leaf);
+  bool wants_leaf(const AutogradMeta& leaf) const;
+  void find_needed(std::size_t end);
+  void check_not_undone(std::size_t last);
+  void walk(std::size_t last);
+  void undo(std::size_t index);
+  void run_hooks_of_leaves();
+  void spend(const char* by) noexcept;
+
+  TapeState& tape_;
+  bool retain_;
+  Walk* parent_;
+  bool everything_ = true;                                   // every leaf is wanted
+  std::vector<Slot> slots_;
+  std::vector<char> needed_;                                 // knots that lead to something wanted
+  std::unordered_map<const AutogradMeta*, Edge> bound_;
+  std::map<std::pair<std::size_t, std::uint32_t>, Tensor> kept_;  // requested outputs
+  struct LeafSlot {
+    Ref<AutogradMeta> leaf;
+    Tensor buffer;
+  };
+  std::unordered_map<const AutogradMeta*, LeafSlot> own_leaves_;  // requested, or with hooks
+  std::vector<Ref<AutogradMeta>> touched_;
+  const char* running_ = "";
+};
+
+/// Whether two views of one storage have an element in common; may say yes where it is too costly to tell.
+bool may_overlap(const View& a, const View& b);
+
+/// Runs the tensor's hooks on its finished gradient.
+Tensor apply_hooks(const AutogradMeta& meta, Tensor gradient);
+/// Anomaly mode: throws when the gradient has a NaN or an infinity.
+void inspect_gradient(const Tensor& gradient, const char* what);
+
+}  // namespace quipu

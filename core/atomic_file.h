@@ -1,0 +1,29 @@
+#pragma once
+// A file that appears under its name when it is complete, or not at all.
+#include <cstddef>
+#include <string>
+
+namespace quipu {
+
+/// Writes to a temporary file beside `path`, which `commit` brings to disk and renames; without
+/// `commit` it is removed again. Readers see the old file or the new one, never a part. Everything
+/// throws Error with the path and the system's reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::string& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail_with_errno() const;
+
+  std::string path_;
+  std::string temporary_;  // empty once it is renamed
+  int fd_ = -1;
+};
+
+}  // namespace quipu

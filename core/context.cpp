@@ -1,0 +1,59 @@
+#include "quipu/core/context.h"
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <mutex>
+
+namespace quipu {
+namespace {
+
+/// All scope paths ever opened. Interned, so that a block remembers its scope as one number.
+struct ScopeTable {
+  std::mutex mutex;
+  std::map<std::pair<ScopeId, std::string>, ScopeId> children;
+  std::deque<std::string> paths{""};
+};
+
+ScopeTable& scopes() {
+  static auto* table = new ScopeTable;  // outlives every thread and every tensor
+  return *table;
+}
+
+}  // namespace
+
+ThreadContext& thread_context() {
+  thread_local ThreadContext context;
+  return context;
+}
+
+std::int64_t now_ns() {
+  using namespace std::chrono;
+  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+MemoryScope::MemoryScope(std::string_view name) : outer_(thread_context().scope) {
+  ScopeTable& table = scopes();
+  const std::lock_guard lock(table.mutex);
+  const auto [it, fresh] = table.children.try_emplace({outer_, std::string(name)}, 0);
+  if (fresh) {
+    const std::string& parent = table.paths[outer_];
+    table.paths.push_back(parent.empty() ? std::string(name) : parent + "/" + std::string(name));
+    it->second = static_cast<ScopeId>(table.paths.size() - 1);
+  }
+  thread_context().scope = it->second;
+}
+
+MemoryScope::MemoryScope(ScopeId id) : outer_(thread_context().scope) {
+  thread_context().scope = id;
+}
+
+MemoryScope::~MemoryScope() { thread_context().scope = outer_; }
+
+std::string scope_path(ScopeId id) {
+  ScopeTable& table = scopes();
+  const std::lock_guard lock(table.mutex);
+  return table.paths[id];
+}
+
+}  // namespace quipu

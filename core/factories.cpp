@@ -1,0 +1,156 @@
+// Tensors from nothing, from values and from random numbers.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "quipu/core/kernels.h"
+#include "quipu/core/tensor.h"
+
+namespace quipu {
+
+Tensor empty(const Shape& shape, DType dtype, Device device, Category category) {
+  const auto bytes = static_cast<std::size_t>(numel(shape)) * size_of(dtype);
+  return Tensor(Ref<Storage>(new Storage(bytes, device, category)), 0, shape, contiguous_strides(shape), dtype);
+}
+
+Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
+
+Tensor workspace(const Shape& shape, DType dtype, Device device) {
+  return empty(shape, dtype, device, Category::workspace);
+}
+
+Tensor full(const Shape& shape, const Scalar& value, DType dtype, Device device) {
+  const OpScope op("full");
+  check_scalar(value, dtype);
+  Tensor o = empty(shape, dtype, device);
+  fill_kernel(o, value);
+  return o;
+}
+
+Tensor zeros(const Shape& shape, DType dtype, Device device, Category category) {
+  const OpScope op("zeros");
+  Tensor o = empty(shape, dtype, device, category);
+  fill_kernel(o, 0);
+  return o;
+}
+
+Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
+
+Tensor ones(const Shape& shape, DType dtype, Device device) {
+  const OpScope op("ones");
+  Tensor o = empty(shape, dtype, device);
+  fill_kernel(o, 1);
+  return o;
+}
+
+Tensor scalar_tensor(const Scalar& value, DType dtype, Device device) { return full({}, value, dtype, device); }
+
+namespace {
+
+Tensor ramp(double start, double step, std::int64_t count, DType dtype, Device device) {
+  Tensor o = empty({count}, dtype, device);
+  ramp_kernel(o, start, step);
+  return o;
+}
+
+void check_whole_count(std::int64_t n, const char* what) { check(n >= 0, what, " is ", n, ", but must not be negative"); }
+
+}  // namespace
+
+Tensor arange(std::int64_t end, DType dtype, Device device) {
+  const OpScope op("arange");
+  check_whole_count(end, "end");
+  return ramp(0, 1, end, dtype, device);
+}
+
+Tensor arange(double start, double end, double step, DType dtype, Device device) {
+  const OpScope op("arange");
+  check(std::isfinite(start) && std::isfinite(end) && std::isfinite(step) && step != 0, "start ", start, ", end ",
+        end, " and step ", step, " must be finite and the step not 0");
+  const double count = std::ceil((end - start) / step);
+  check(count < 0x1p59, "from ", start, " to ", end, " by ", step, " are too many elements");
+  check(is_floating(dtype) || (start == std::trunc(start) && step == std::trunc(step)),
+        "start ", start, " and step ", step, " must be whole numbers for type ", dtype);
+  return ramp(start, step, std::max<std::int64_t>(0, static_cast<std::int64_t>(count)), dtype, device);
+}
+
+Tensor linspace(double start, double end, std::int64_t count, DType dtype, Device device) {
+  const OpScope op("linspace");
+  check_whole_count(count, "count");
+  check(is_floating(dtype), "type ", dtype, " is not a floating one");
+  return ramp(start, count > 1 ? (end - start) / static_cast<double>(count - 1) : 0, count, dtype, device);
+}
+
+Tensor eye(std::int64_t n, DType dtype, Device device) {
+  const OpScope op("eye");
+  check_whole_count(n, "n");
+  Tensor o = zeros({n, n}, dtype, device);
+  fill_kernel(Tensor(Ref<Storage>(&o.storage()), 0, {n}, {n + 1}, dtype), 1);
+  return o;
+}
+
+namespace {
+
+/// Kernels use at most one counter for two elements; see core/random.h.
+PhiloxState draw(Generator& g, std::int64_t n) { return g.reserve(static_cast<std::uint64_t>(n) / 2 + 1); }
+
+}  // namespace
+
+Tensor rand(const Shape& shape, DType dtype, Device device, Generator& g) {
+  const OpScope op("rand");
+  check(is_floating(dtype), "type ", dtype, " is not a floating one; whole numbers come from randint()");
+  Tensor o = empty(shape, dtype, device);
+  random_uniform_kernel(o, draw(g, o.numel()));
+  return o;
+}
+
+Tensor randn(const Shape& shape, DType dtype, Device device, Generator& g) {
+  const OpScope op("randn");
+  check(is_floating(dtype), "type ", dtype, " is not a floating one");
+  Tensor o = empty(shape, dtype, device);
+  random_normal_kernel(o, draw(g, o.numel()));
+  return o;
+}
+
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype, Device device, Generator& g) {
+  const OpScope op("randint");
+  check(low < high, "the range [", low, ", ", high, ") is empty");
+  check(dtype != DType::boolean, "type bool is not a number; compare rand() with a probability instead");
+  Tensor o = empty(shape, dtype, device);
+  random_int_kernel(o, draw(g, o.numel()), low, high);
+  return o;
+}
+
+Tensor randperm(std::int64_t n, Device device, Generator& g) {
+  const OpScope op("randperm");
+  check_whole_count(n, "n");
+  const PhiloxState state = draw(g, 2 * n);
+  if (device.is_meta()) return empty({n}, i64, device);
+  // Fisher-Yates on the host: the same order on every device.
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  for (std::int64_t i = n - 1; i > 0; --i) {
+    const auto words = philox(state.seed, state.offset + static_cast<std::uint64_t>(i));
+    const std::uint64_t r = (static_cast<std::uint64_t>(words[0]) << 32) | words[1];
+    std::swap(order[static_cast<std::size_t>(i)], order[r % (static_cast<std::uint64_t>(i) + 1)]);
+  }
+  return from(order, {n}, i64, device);
+}
+
+Tensor from_bytes(const void* data, DType source, const Shape& shape, DType dtype, Device device) {
+  const OpScope op("from");
+  Tensor o = empty(shape, dtype, device);
+  if (device.is_meta() || o.numel() == 0) return o;
+  const View values{const_cast<void*>(data), shape, contiguous_strides(shape), source, cpu, true};
+  if (device.is_cpu()) {
+    copy_kernel(o, values);
+  } else {
+    const Tensor host = empty(shape, dtype, cpu, Category::workspace);
+    copy_kernel(host, values);
+    upload_kernel(o, host);
+  }
+  return o;
+}
+
+}  // namespace quipu

@@ -1,0 +1,220 @@
+// parallel_for over Eigen's thread pool. A call is a Job that the caller and a few pool tasks work
+// off together, taking chunks from one atomic counter. The caller waits for chunks, not for tasks:
+// a task that wakes up too late finds nothing to do, so a call costs no more than the chunks it
+// runs. Jobs are counted references for that reason.
+#define EIGEN_USE_THREADS
+#include "quipu/core/parallel.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <unsupported/Eigen/CXX11/ThreadPool>
+
+#include "quipu/core/context.h"
+#include "quipu/core/error.h"
+
+namespace quipu {
+namespace {
+
+constexpr int max_threads = 1024;
+
+// Plain globals without destructors: statics of the user's may still run operators while the
+// program ends.
+constinit std::mutex pool_mutex;                          // guards building and ending the pool
+constinit std::atomic<Eigen::ThreadPool*> pool{nullptr};  // threads - 1 workers, built at first use
+constinit std::atomic<int> threads{0};                    // 0: not known yet
+constinit bool ended = false;                             // the program is ending, run inline
+constinit thread_local bool inside_parallel_for = false;
+
+int count_cores() {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  int cores = sched_getaffinity(0, sizeof usable, &usable) == 0
+                  ? CPU_COUNT(&usable)
+                  : static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(cores, 1, max_threads);
+}
+
+int count_default_threads() {
+  const char* text = std::getenv("QUIPU_NUM_THREADS");
+  if (text == nullptr || *text == '\0') return count_cores();
+  int wanted = -1;
+  const char* end = text + std::strlen(text);
+  auto [stop, failure] = std::from_chars(text, end, wanted);
+  check(failure == std::errc() && stop == end && wanted >= 0 && wanted <= max_threads,
+        "QUIPU_NUM_THREADS is \"", text, "\", but must be a whole number from 0 (all cores) to ",
+        max_threads);
+  return wanted == 0 ? count_cores() : wanted;
+}
+
+// The caller holds pool_mutex.
+void end_pool() {
+  delete pool.exchange(nullptr);
+}
+
+// Null when the program is ending.
+Eigen::ThreadPool* running_pool() {
+  if (Eigen::ThreadPool* running = pool.load(std::memory_order_acquire)) return running;
+  // Joins the workers when the program ends; statics that are older than the pool then run inline.
+  static struct AtExit {
+    ~AtExit() {
+      std::lock_guard lock(pool_mutex);
+      ended = true;
+      end_pool();
+    }
+  } at_exit;
+  std::lock_guard lock(pool_mutex);
+  if (ended || num_threads() == 1) return nullptr;
+  if (pool.load() == nullptr) pool.store(new Eigen::ThreadPool(num_threads() - 1));
+  return pool.load();
+}
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+class InsideParallelFor {
+ public:
+  InsideParallelFor() : outer_(inside_parallel_for) { inside_parallel_for = true; }
+  ~InsideParallelFor() { inside_parallel_for = outer_; }
+  InsideParallelFor(const InsideParallelFor&) = delete;
+  InsideParallelFor& operator=(const InsideParallelFor&) = delete;
+
+ private:
+  bool outer_;
+};
+
+class Job {
+ public:
+  Job(std::int64_t n, std::int64_t grain, std::int64_t chunks, detail::ChunkFunction f, int tasks)
+      : n_(n),
+        grain_(grain),
+        chunks_(chunks),
+        f_(f),
+        context_(thread_context()),
+        owners_(tasks + 1) {}
+
+  // Takes chunks until none is left.
+  void work() {
+    std::int64_t finished = 0;
+    {
+      InsideParallelFor inside;
+      for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
+        finished += run_chunk(i);
+      }
+    }
+    if (finished > 0 &&
+        finished_.fetch_add(finished, std::memory_order_acq_rel) + finished == chunks_)
+      finished_.notify_one();
+  }
+
+  // What a worker of the pool does: errors and the ledger see the caller's operator and scope.
+  void work_for_caller() {
+    ThreadContext& context = thread_context();
+    const ThreadContext outer = context;
+    context = context_;
+    work();
+    context = outer;
+    release();
+  }
+
+  void wait() {
+    // Chunks are short, and waking up costs more than a few microseconds of looking.
+    for (int i = 0; i < 500 && finished_.load(std::memory_order_acquire) != chunks_; ++i)
+      pause_briefly();
+    for (std::int64_t now; (now = finished_.load(std::memory_order_acquire)) != chunks_;)
+      finished_.wait(now, std::memory_order_acquire);
+  }
+
+  void release() {
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  std::exception_ptr take_exception() { return std::move(exception_); }
+
+ private:
+  ~Job() = default;
+
+  // Returns how many chunks are thereby done with: after an exception, also those that nobody will
+  // take.
+  std::int64_t run_chunk(std::int64_t i) {
+    try {
+      f_(i * grain_, i == chunks_ - 1 ? n_ : (i + 1) * grain_);
+      return 1;
+    } catch (...) {
+      std::lock_guard lock(exception_mutex_);
+      // Chunks are taken in order and a taken one always runs, so the first of those that throw is
+      // always the same.
+      if (exception_ == nullptr || i < exception_chunk_) {
+        exception_ = std::current_exception();
+        exception_chunk_ = i;
+      }
+    }
+    const std::int64_t taken = next_.exchange(chunks_, std::memory_order_relaxed);
+    return 1 + std::max<std::int64_t>(0, chunks_ - taken);
+  }
+
+  const std::int64_t n_, grain_, chunks_;
+  const detail::ChunkFunction f_;
+  const ThreadContext context_;
+  std::exception_ptr exception_;
+  std::int64_t exception_chunk_ = 0;
+  std::mutex exception_mutex_;
+  std::atomic<int> owners_;
+  alignas(64) std::atomic<std::int64_t> next_{0};
+  alignas(64) std::atomic<std::int64_t> finished_{0};
+};
+
+void run_inline(std::int64_t n, std::int64_t grain, std::int64_t chunks, detail::ChunkFunction f) {
+  for (std::int64_t i = 0; i < chunks; ++i) f(i * grain, i == chunks - 1 ? n : (i + 1) * grain);
+}
+
+}  // namespace
+
+int num_threads() {
+  if (int known = threads.load(std::memory_order_relaxed)) return known;
+  int wanted = count_default_threads(), unknown = 0;
+  return threads.compare_exchange_strong(unknown, wanted) ? wanted : unknown;
+}
+
+int set_num_threads(int wanted) {
+  check(wanted >= 0 && wanted <= max_threads,
+        "set_num_threads: wanted a number from 0 (all cores) to ", max_threads, ", got ", wanted);
+  check(!inside_parallel_for, "set_num_threads: called from inside a parallel_for");
+  const int old = num_threads();
+  std::lock_guard lock(pool_mutex);
+  end_pool();
+  threads.store(wanted == 0 ? count_cores() : wanted);
+  return old;
+}
+
+void detail::parallel_for(std::int64_t n, std::int64_t grain, ChunkFunction f) {
+  if (n <= 0) return;
+  grain = std::max<std::int64_t>(1, grain);
+  const std::int64_t chunks = (n - 1) / grain + 1;
+  const bool alone = chunks == 1 || inside_parallel_for || num_threads() == 1;
+  Eigen::ThreadPool* const workers = alone ? nullptr : running_pool();
+  if (workers == nullptr) return run_inline(n, grain, chunks, f);
+
+  const int tasks = static_cast<int>(std::min<std::int64_t>(workers->NumThreads(), chunks - 1));
+  Job* const job = new Job(n, grain, chunks, f, tasks);
+  for (int i = 0; i < tasks; ++i) workers->Schedule([job] { job->work_for_caller(); });
+  job->work();
+  job->wait();
+  const std::exception_ptr exception = job->take_exception();
+  job->release();
+  if (exception) std::rethrow_exception(exception);
+}
+
+}  // namespace quipu

@@ -1,0 +1,41 @@
+#include "quipu/core/storage.h"
+
+#include "quipu/core/allocator.h"
+
+namespace quipu {
+
+Storage::Storage(std::size_t bytes, Device device, Category category)
+    : data_(nullptr), bytes_(bytes), device_(device), category_(category) {
+  block_ = allocator_of(device).allocate(bytes, category);
+  if (block_) data_ = block_->data;
+  if (category == Category::workspace) thread_context().workspace_bytes += bytes;
+}
+
+Storage::Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<const void> owner)
+    : data_(data), bytes_(bytes), device_(device), category_(Category::output), owner_(std::move(owner)) {}
+
+Storage::~Storage() {
+  if (block_) allocator_of(device_).free(block_);
+}
+
+void Storage::relabel() {
+  if (!block_) return;
+  const bool held = holds_.load() > 0 && category_ == Category::output;
+  allocator_of(device_).relabel(block_, held ? Category::saved : category_);
+}
+
+void Storage::set_category(Category category) {
+  if (category_ == category) return;
+  category_ = category;
+  relabel();
+}
+
+void Storage::hold_for_backward() {
+  if (holds_.fetch_add(1) == 0) relabel();
+}
+
+void Storage::let_go() {
+  if (holds_.fetch_sub(1) == 1) relabel();
+}
+
+}  // namespace quipu

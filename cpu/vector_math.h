@@ -1,0 +1,222 @@
+#pragma once
+// exp, log, tanh, sigmoid, sin, cos and pow of one number, written without branches so that a plain
+// loop over them becomes vector instructions, whatever the machine has. Results lie within 2 units
+// in the last place everywhere (tests/vector_math_test.cpp holds the figures), subnormal ones too.
+//
+// Nothing here needs a fused multiply-add to be right: where a product must be exact, one factor has
+// enough zeros at its end. The polynomials are minimax fits on the reduced interval.
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+/// Before a loop whose iterations are independent, though pointers may be equal (in-place operators).
+#if defined(__clang__)
+#define QUIPU_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define QUIPU_VECTORIZE _Pragma("GCC ivdep")
+#endif
+
+namespace quipu::cpu::math {
+
+/// How a floating type lies in memory.
+template <class T>
+struct Format;
+template <>
+struct Format<float> {
+  using Bits = std::uint32_t;
+  static constexpr int mantissa_bits = 23;
+  static constexpr float bias = 127;
+  static constexpr float whole_shift = 0x1.8p23f;
+  static constexpr Bits sqrt_half = 0x3f3504f3;
+};
+template <>
+struct Format<double> {
+  using Bits = std::uint64_t;
+  static constexpr int mantissa_bits = 52;
+  static constexpr double bias = 1023;
+  static constexpr double whole_shift = 0x1.8p52;
+  static constexpr Bits sqrt_half = 0x3fe6a09e667f3bcd;
+};
+
+template <class T>
+typename Format<T>::Bits bits_of(T x) {
+  return std::bit_cast<typename Format<T>::Bits>(x);
+}
+
+/// c0 + c1 x + c2 x^2 + ...
+template <class T>
+T polynomial(T, T c) {
+  return c;
+}
+template <class T, class... Rest>
+T polynomial(T x, T c, Rest... rest) {
+  return c + x * polynomial(x, rest...);
+}
+
+/// The nearest whole number; |x| is below 2^21 (f32) or 2^50 (f64). The sum leaves no room for a fraction.
+template <class T>
+T nearest(T x) {
+  return (x + Format<T>::whole_shift) - Format<T>::whole_shift;
+}
+
+/// The low bits of a whole number, by the same shift.
+template <class T>
+typename Format<T>::Bits whole_bits(T k) {
+  return bits_of(k + Format<T>::whole_shift);
+}
+
+/// 2^k for whole k in the range of normal numbers.
+template <class T>
+T two_to(T k) {
+  return std::bit_cast<T>(whole_bits(k + Format<T>::bias) << Format<T>::mantissa_bits);
+}
+
+/// e^x = 2^k (1 + tail).
+template <class T>
+struct SplitExp {
+  T k, tail;
+};
+inline SplitExp<float> split_exp(float x) {
+  const float k = nearest(x * 0x1.715476p0f);
+  const float r = (x - k * 0x1.62ep-1f) - k * 0x1.0bfbe8p-15f;
+  const float q = polynomial(r, 0x1p-1f, 0x1.55549p-3f, 0x1.55545ep-5f, 0x1.123b46p-7f, 0x1.6db40ep-10f);
+  return {k, r + r * r * q};
+}
+inline SplitExp<double> split_exp(double x) {
+  const double k = nearest(x * 0x1.71547652b82fep0);
+  const double r = (x - k * 0x1.62e42fefa2p-1) - k * 0x1.9ef35793c7673p-41;
+  const double q =
+      polynomial(r, 0x1.000000000000bp-1, 0x1.5555555555561p-3, 0x1.555555555008dp-5,
+                 0x1.111111110d660p-7, 0x1.6c16c1859705ap-10, 0x1.a01a01bad71e3p-13,
+                 0x1.a01996b8edafdp-16, 0x1.71dddfe1c6389p-19, 0x1.28b02b39b2d57p-22, 0x1.af856887d4debp-26);
+  return {k, r + r * r * q};
+}
+
+template <class T>
+T exp(T x) {
+  constexpr bool single = sizeof(T) == 4;
+  constexpr T lowest = single ? T(-104) : T(-746), highest = single ? T(89) : T(710);
+  x = x < lowest ? lowest : x;
+  x = x > highest ? highest : x;
+  const SplitExp<T> e = split_exp(x);
+  // Two factors, because 2^k itself may be subnormal or too large; only the last product rounds.
+  const T half = nearest(e.k * T(0.5));
+  return (T(1) + e.tail) * two_to(half) * two_to(e.k - half);
+}
+
+/// 1 / (1 + e^-x)
+template <class T>
+T sigmoid(T x) {
+  const T e = exp(-std::abs(x));
+  return (x < T(0) ? e : T(1)) / (T(1) + e);
+}
+
+template <class T>
+T tanh(T x) {
+  constexpr T flat = sizeof(T) == 4 ? T(10) : T(20);  // from here on it rounds to 1
+  const T y = std::abs(x) > flat ? flat : std::abs(x);
+  const SplitExp<T> e = split_exp(T(-2) * y);
+  const T scale = two_to(e.k);
+  const T expm1 = scale * e.tail + (scale - T(1));
+  return std::copysign(-expm1 / (T(2) + expm1), x);
+}
+
+/// 2 atanh(s) = 2 s + s z log_tail(z) with z = s^2, for |s| <= 0.1716.
+inline float log_tail(float z) { return polynomial(z, 0x1.55557ap-1f, 0x1.995ec6p-2f, 0x1.31e1f8p-2f); }
+inline double log_tail(double z) {
+  return polynomial(z, 0x1.5555555555592p-1, 0x1.999999997fdc8p-2, 0x1.24924941f13dcp-2,
+                    0x1.c71c5208af034p-3, 0x1.74663f253aad1p-3, 0x1.39a1b27800965p-3, 0x1.2f05c92fdc3f8p-3);
+}
+
+template <class T>
+T log(T x) {
+  using Bits = typename Format<T>::Bits;
+  constexpr int mantissa_bits = Format<T>::mantissa_bits;
+  constexpr bool single = sizeof(T) == 4;
+  constexpr T ln2_high = single ? T(0x1.62ep-1) : T(0x1.62e42fefa2p-1);
+  constexpr T ln2_low = single ? T(0x1.0bfbe8e7bcd5ep-15) : T(0x1.9ef35793c7673p-41);
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+
+  const bool tiny = x < std::numeric_limits<T>::min();
+  const T grow = single ? T(0x1p23) : T(0x1p52);
+  const Bits bits = bits_of(tiny ? x * grow : x);
+  // x = 2^k m with m in [sqrt(1/2), sqrt(2)). The exponent field, offset to stay positive, becomes a number by
+  // the bits of the shift; no conversion of 64-bit whole numbers is needed.
+  constexpr Bits offset = (bits_of(T(1)) - Format<T>::sqrt_half);
+  const Bits field = (bits + offset) >> mantissa_bits;
+  const Bits one_exponent = bits_of(T(1)) >> mantissa_bits;
+  const T m = std::bit_cast<T>(bits - ((field - one_exponent) << mantissa_bits));
+  const T raised = std::bit_cast<T>(bits_of(Format<T>::whole_shift) + field);
+  T k = raised - (Format<T>::whole_shift + Format<T>::bias);
+  k -= tiny ? T(mantissa_bits) : T(0);
+
+  const T f = m - T(1);
+  const T s = f / (T(2) + f);
+  const T z = s * s;
+  // 2 s = f - s f, and f is exact.
+  const T correction = s * (f - z * log_tail(z));
+  T y = k * ln2_high + (f - (correction - k * ln2_low));
+  y = x < infinity ? y : x;
+  y = x == T(0) ? -infinity : y;
+  return x < T(0) ? std::numeric_limits<T>::quiet_NaN() : y;
+}
+
+template <class T>
+struct SinCos {
+  T sin, cos;
+};
+
+/// Arguments up to this size are reduced exactly enough by `sincos`; beyond it, use std::sin and std::cos.
+inline constexpr double sincos_limit = 0x1p20;
+
+/// sin and cos of (k pi/2 + r + rest), |r| <= pi/4, from those of r.
+template <class T>
+SinCos<T> turn(T k, T sin_r, T cos_r) {
+  using Bits = typename Format<T>::Bits;
+  constexpr int sign_from_bit_1 = static_cast<int>(8 * sizeof(T)) - 2;
+  const Bits quarter = whole_bits(k);
+  const bool swap = (quarter & 1) != 0;
+  const Bits sin_sign = (quarter & 2) << sign_from_bit_1;
+  const Bits cos_sign = ((quarter + 1) & 2) << sign_from_bit_1;
+  return {std::bit_cast<T>(bits_of(swap ? cos_r : sin_r) ^ sin_sign),
+          std::bit_cast<T>(bits_of(swap ? sin_r : cos_r) ^ cos_sign)};
+}
+
+inline constexpr double two_over_pi = 0x1.45f306dc9c883p-1;
+// pi/2 in parts of 33 bits: their products with whole numbers up to 2^20 are exact.
+inline constexpr double half_pi_1 = 0x1.921fb544p0, half_pi_2 = 0x1.0b4611a6p-34, half_pi_3 = 0x1.3198a2ep-69,
+                        half_pi_4 = 0x1.b839a252049c1p-104;
+
+/// Both at once, since they share nearly all the work. The argument is reduced in f64.
+inline SinCos<float> sincos(float x) {
+  const double k = nearest(static_cast<double>(x) * two_over_pi);
+  const float r = static_cast<float>((static_cast<double>(x) - k * half_pi_1) - k * (half_pi_2 + half_pi_3));
+  const float z = r * r;
+  const float sin_r = r + r * z * polynomial(z, -0x1.555546p-3f, 0x1.11076p-7f, -0x1.994e84p-13f);
+  const float cos_r =
+      (1.0f - 0.5f * z) + z * z * polynomial(z, 0x1.55554ap-5f, -0x1.6c0c8cp-10f, 0x1.9a027ap-16f);
+  return turn(static_cast<float>(k), sin_r, cos_r);
+}
+
+inline SinCos<double> sincos(double x) {
+  const double k = nearest(x * two_over_pi);
+  // x - k pi/2 = r + rest; the first difference is exact, the second one's error is kept.
+  const double a = x - k * half_pi_1;
+  const double b = k * half_pi_2;
+  const double high = a - b;
+  const double virtual_b = a - high;
+  const double error = (a - (high + virtual_b)) + (virtual_b - b);
+  const double low = (error - k * half_pi_3) - k * half_pi_4;
+  const double r = high + low;
+  const double rest = (high - r) + low;
+
+  const double z = r * r;
+  const double s = polynomial(z, -0x1.5555555555549p-3, 0x1.111111110f882p-7, -0x1.a01a019c126c0p-13,
+                              0x1.71de357852382p-19, -0x1.ae5e66a577bc2p-26, 0x1.5d931cbf44e4fp-33);
+  const double c = polynomial(z, 0x1.555555555554cp-5, -0x1.6c16c16c151b4p-10, 0x1.a01a019cb65e8p-16,
+                              -0x1.27e4f80ce95bep-22, 0x1.1ee9edbcf795ap-29, -0x1.8faf7a832eef8p-37);
+  return turn(k, r + (r * z * s + rest), (1.0 - 0.5 * z) + (z * z * c - r * rest));
+}
+
+}  // namespace quipu::cpu::math

@@ -1,0 +1,34 @@
+#include "quipu/ops/pointwise_support.h"
+
+#include "quipu/ops/checks.h"
+
+namespace quipu {
+
+PointwiseResult match_terms(const Term& a, const Term& b) {
+  const Tensor& x = a.tensor();
+  const Tensor& y = b.tensor();
+  if (x.defined() && y.defined()) {
+    check_same_device("a", x, "b", y);
+    return {broadcast_shapes(x.shape(), y.shape()), promote(x.dtype(), y.dtype()), x.device()};
+  }
+  check(x.defined() || y.defined(), "neither a nor b is a tensor; make one with scalar_tensor()");
+  const Tensor& tensor = x.defined() ? x : y;
+  check_scalar(x.defined() ? b.scalar() : a.scalar(), tensor.dtype());
+  return {tensor.shape(), tensor.dtype(), tensor.device()};
+}
+
+Tensor map(Pointwise f, const Operands& in, const PointwiseResult& result) {
+  Tensor o = empty(result.shape, result.dtype, result.device);
+  pointwise_kernel(Grad::write_to(o), f, in);
+  return o;
+}
+
+void map_into(const Grad& g, Pointwise f, const Operands& in, const Shape& over) {
+  if (g.view.shape == over) {
+    pointwise_kernel(g, f, in);
+  } else {
+    pointwise_sum_kernel(g, f, in, over, 1.0);
+  }
+}
+
+}  // namespace quipu

@@ -1,0 +1,288 @@
+// The views of a tensor. A view shares its parent's storage; in backward its gradient is a part of the parent's, so the
+// rules below run only where that is not possible (a hook on the view, or strides that do not allow it).
+#include <optional>
+
+#include "quipu/autograd/knot.h"
+#include "quipu/core/kernels.h"
+#include "quipu/core/tensor.h"
+
+namespace quipu {
+namespace {
+
+Tensor on_storage_of(const Tensor& x, std::int64_t offset, const Shape& shape, const Strides& strides) {
+  return Tensor(Ref<Storage>(&x.storage()), offset, shape, strides, x.dtype());
+}
+
+/// Strides under which the elements of (shape, strides) read in order as `target`; none where a copy is needed.
+std::optional<Strides> strides_as(const Shape& shape, const Strides& strides, const Shape& target) {
+  if (numel(shape) == 0) return contiguous_strides(target);
+  Shape sizes;
+  Strides steps;
+  for (int d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    sizes.push_back(shape[d]);
+    steps.push_back(strides[d]);
+  }
+  Strides result = Dims::filled(target.size(), 1);
+  int t = target.size() - 1;
+  for (int d = sizes.size() - 1; d >= 0; --d) {
+    // Dimensions that step evenly are one run, which the target may cut anew.
+    std::int64_t step = steps[d], run = sizes[d];
+    for (; d > 0 && steps[d - 1] == step * run; --d) run *= sizes[d - 1];
+    for (; run > 1 && t >= 0 && run % target[t] == 0; --t) {
+      result[t] = step;
+      step *= target[t];
+      run /= target[t];
+    }
+    if (run != 1) return {};
+  }
+  return result;
+}
+
+Tensor reshaped(const Tensor& x, const Shape& shape) {
+  const std::optional<Strides> strides = strides_as(x.shape(), x.strides(), shape);
+  return strides ? on_storage_of(x, x.offset(), shape, *strides) : Tensor();
+}
+
+struct ReshapeRule {
+  Shape from, to;
+  Tensor project(const Tensor& g) const { return reshaped(g, to); }
+  bool covers_parent() const { return true; }
+  void backward(const Tensor& d_o, Grads& d) const { d.pass(0, d_o.reshape(from)); }
+};
+
+/// The shape with its -1 filled in; throws where sizes do not match.
+Shape complete(const Tensor& x, Shape shape) {
+  const Shape asked = shape;
+  int open = -1;
+  std::int64_t known = 1;
+  for (int d = 0; d < shape.size(); ++d) {
+    if (shape[d] == -1) {
+      check(open < 0, "shape ", asked, " has more than one -1");
+      open = d;
+    } else {
+      check(shape[d] >= 0, "shape ", asked, " has a negative size");
+      known *= shape[d];
+    }
+  }
+  if (open >= 0) {
+    check(known > 0 && x.numel() % known == 0, "shape ", asked, " does not fit the ", x.numel(), " elements of ",
+          x.shape());
+    shape[open] = x.numel() / known;
+  }
+  check(numel(shape) == x.numel(), "shape ", asked, " does not fit the ", x.numel(), " elements of ", x.shape());
+  return shape;
+}
+
+Tensor record_reshape(const Tensor& x, const Tensor& view) {
+  return tie(view, {x}, ReshapeRule{x.shape(), view.shape()});
+}
+
+Tensor permuted(const Tensor& x, const Dims& order) {
+  Shape shape = x.shape();
+  Strides strides = x.strides();
+  for (int d = 0; d < order.size(); ++d) {
+    shape[d] = x.shape()[static_cast<int>(order[d])];
+    strides[d] = x.strides()[static_cast<int>(order[d])];
+  }
+  return on_storage_of(x, x.offset(), shape, strides);
+}
+
+struct PermuteRule {
+  Dims order;
+  Tensor project(const Tensor& g) const { return permuted(g, order); }
+  bool covers_parent() const { return true; }
+  void backward(const Tensor& d_o, Grads& d) const {
+    Dims inverse = order;
+    for (int i = 0; i < order.size(); ++i) inverse[static_cast<int>(order[i])] = i;
+    d.pass(0, permuted(d_o, inverse));
+  }
+};
+
+/// Every `step`-th of `size` entries of a dimension from `start` on; `drop`: the dimension itself goes.
+struct PartRule {
+  int dim;
+  std::int64_t start, size, step;
+  bool drop;
+  Tensor project(const Tensor& g) const {
+    Shape shape = g.shape();
+    Strides strides = g.strides();
+    const std::int64_t offset = size > 0 ? g.offset() + start * strides[dim] : g.offset();
+    shape[dim] = size;
+    strides[dim] *= step;
+    if (drop) {
+      shape.erase(dim);
+      strides.erase(dim);
+    }
+    return on_storage_of(g, offset, shape, strides);
+  }
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) {
+      if (!g.add) fill_kernel(g.view, 0);
+      View part = g.view;
+      part.shape[dim] = size;
+      part.strides[dim] *= step;
+      if (size > 0 && part.data) {
+        part.data = g.view.as<char>() + start * g.view.stride(dim) * static_cast<std::int64_t>(size_of(g.view.dtype));
+      }
+      add_into_kernel(Grad::add_to(part), drop ? with_dropped_dim(d_o) : d_o);
+    });
+  }
+  Tensor with_dropped_dim(const Tensor& d_o) const {
+    Shape shape = d_o.shape();
+    Strides strides = d_o.strides();
+    shape.insert(dim, 1);
+    strides.insert(dim, 1);
+    return on_storage_of(d_o, d_o.offset(), shape, strides);
+  }
+};
+
+struct ExpandRule {
+  void backward(const Tensor& d_o, Grads& d) const { d.add(0, d_o); }
+};
+
+/// Counts negative positions from the end; throws when it is not in [0, size].
+std::int64_t wrap_bound(std::int64_t at, std::int64_t size, const char* what, const Tensor& x, int dim) {
+  const std::int64_t wrapped = at < 0 ? at + size : at;
+  check(wrapped >= 0 && wrapped <= size, what, " ", at, " is out of range for dimension ", dim, " of shape ", x.shape());
+  return wrapped;
+}
+
+}  // namespace
+
+Tensor Tensor::view(const Shape& shape) const {
+  const OpScope op("view");
+  const Tensor v = reshaped(*this, complete(*this, shape));
+  check(v.defined(), "a tensor ", this->shape(), " with strides ", strides(), " cannot be seen as ", shape,
+        " without a copy; use reshape()");
+  return record_reshape(*this, v);
+}
+
+Tensor Tensor::reshape(const Shape& shape) const {
+  const OpScope op("reshape");
+  const Shape full = complete(*this, shape);
+  const Tensor v = reshaped(*this, full);
+  if (v.defined()) return record_reshape(*this, v);
+  const Tensor dense = contiguous();
+  return record_reshape(dense, reshaped(dense, full));
+}
+
+Tensor Tensor::permute(const Dims& order) const {
+  const OpScope op("permute");
+  check(order.size() == dim(), "order ", order, " does not name each of the ", dim(), " dimensions of ", shape());
+  Dims wrapped = order;
+  for (int d = 0; d < order.size(); ++d) wrapped[d] = wrap_dim(order[d], dim());
+  if (dim() > 0) static_cast<void>(Axes(wrapped).resolve(dim()));  // throws when one is named twice
+  return tie(permuted(*this, wrapped), {*this}, PermuteRule{wrapped});
+}
+
+Tensor Tensor::transpose(int a, int b) const {
+  const OpScope op("transpose");
+  Dims order = Dims::filled(dim(), 0);
+  for (int d = 0; d < dim(); ++d) order[d] = d;
+  std::swap(order[wrap_dim(a, dim())], order[wrap_dim(b, dim())]);
+  return tie(permuted(*this, order), {*this}, PermuteRule{order});
+}
+
+Tensor Tensor::t() const {
+  const OpScope op("t");
+  check(dim() >= 2, "the tensor has shape ", shape(), ", but at least two dimensions are needed");
+  return transpose(-2, -1);
+}
+
+Tensor Tensor::slice(int dim, std::int64_t start, std::optional<std::int64_t> stop, std::int64_t step) const {
+  const OpScope op("slice");
+  const int d = wrap_dim(dim, this->dim());
+  check(step >= 1, "the step is ", step, ", but must be at least 1");
+  const std::int64_t from = wrap_bound(start, shape()[d], "start", *this, d);
+  const std::int64_t to = stop ? wrap_bound(*stop, shape()[d], "stop", *this, d) : shape()[d];
+  check(from <= to, "start ", start, " lies behind stop ", stop.value_or(shape()[d]), " in dimension ", d, " of shape ",
+        shape());
+  const PartRule part{d, from, (to - from + step - 1) / step, step, false};
+  return tie(part.project(*this), {*this}, part);
+}
+
+Tensor Tensor::select(int dim, std::int64_t index) const {
+  const OpScope op("select");
+  check(this->dim() > 0, "a tensor without dimensions has nothing to select from");
+  const int d = wrap_dim(dim, this->dim());
+  const std::int64_t size = shape()[d];
+  check(index >= -size && index < size, "index ", index, " is out of range for dimension ", d, " of shape ", shape());
+  const PartRule part{d, index < 0 ? index + size : index, 1, 1, true};
+  return tie(part.project(*this), {*this}, part);
+}
+
+Tensor Tensor::unsqueeze(int dim) const {
+  const OpScope op("unsqueeze");
+  const int d = wrap_dim(dim, this->dim() + 1);
+  Shape shape = this->shape();
+  Strides strides = this->strides();
+  strides.insert(d, d < shape.size() ? strides[d] * shape[d] : 1);
+  shape.insert(d, 1);
+  return record_reshape(*this, on_storage_of(*this, offset(), shape, strides));
+}
+
+Tensor Tensor::squeeze(int dim) const {
+  const OpScope op("squeeze");
+  const int d = wrap_dim(dim, this->dim());
+  check(shape()[d] == 1, "dimension ", dim, " of shape ", shape(), " has size ", shape()[d], ", not 1");
+  Shape shape = this->shape();
+  Strides strides = this->strides();
+  shape.erase(d);
+  strides.erase(d);
+  return record_reshape(*this, on_storage_of(*this, offset(), shape, strides));
+}
+
+Tensor Tensor::squeeze() const {
+  const OpScope op("squeeze");
+  Shape shape;
+  Strides strides;
+  for (int d = 0; d < dim(); ++d) {
+    if (this->shape()[d] == 1) continue;
+    shape.push_back(this->shape()[d]);
+    strides.push_back(this->strides()[d]);
+  }
+  return record_reshape(*this, on_storage_of(*this, offset(), shape, strides));
+}
+
+Tensor Tensor::expand(const Shape& shape) const {
+  const OpScope op("expand");
+  Shape full = shape;
+  const int lead = shape.size() - dim();
+  check(lead >= 0, "shape ", shape, " has fewer dimensions than ", this->shape());
+  for (int d = 0; d < shape.size(); ++d) {
+    if (shape[d] != -1) continue;
+    check(d >= lead, "shape ", shape, " has a -1 for a new dimension");
+    full[d] = this->shape()[d - lead];
+  }
+  check(can_broadcast(this->shape(), full), "shape ", this->shape(), " does not expand to ", full,
+        ": only sizes of 1 can grow");
+  static_cast<void>(quipu::numel(full));  // throws when it is too large
+  return tie(on_storage_of(*this, offset(), full, broadcast_strides(this->shape(), strides(), full)), {*this},
+             ExpandRule{});
+}
+
+Tensor Tensor::index(const std::vector<Index>& indices) const {
+  const OpScope op("index");
+  int named = 0, rests = 0;
+  for (const Index& i : indices) {
+    named += i.kind != Index::Kind::new_axis && i.kind != Index::Kind::rest;
+    rests += i.kind == Index::Kind::rest;
+  }
+  check(rests <= 1, "`rest` may stand only once in an index");
+  check(named <= dim(), named, " dimensions are indexed, but the tensor has shape ", shape());
+  Tensor x = *this;
+  int d = 0;
+  for (const Index& i : indices) {
+    switch (i.kind) {
+      case Index::Kind::at: x = x.select(d, i.start); break;
+      case Index::Kind::range: x = x.slice(d++, i.start, i.stop, i.step); break;
+      case Index::Kind::all: ++d; break;
+      case Index::Kind::new_axis: x = x.unsqueeze(d++); break;
+      case Index::Kind::rest: d += dim() - named; break;
+    }
+  }
+  return x;
+}
+
+}  // namespace quipu

@@ -1,0 +1,66 @@
+#include "support.h"
+
+#include <cstdlib>
+#include <system_error>
+
+namespace quipu::testing {
+
+const std::vector<Device>& test_devices() {
+  static const std::vector<Device> devices{cpu};
+  return devices;
+}
+
+namespace {
+
+/// doctest runs a case again for every subcase that it meets; a device is one that spans the whole
+/// body.
+bool enter(std::optional<doctest::detail::Subcase>& subcase, const Device& device) {
+  subcase.emplace(to_string(device).c_str(), __FILE__, __LINE__);
+  return *subcase;
+}
+
+}  // namespace
+
+EachDevice::EachDevice() {
+  for (const Device& candidate : test_devices()) {
+    if (!enter(subcase_, candidate)) continue;
+    device = candidate;
+    return;
+  }
+}
+
+EachDevice::~EachDevice() {
+  // doctest plans the next round from the subcases that it meets after the one it was in.
+  for (const Device& other : test_devices()) {
+    if (other != device) enter(subcase_, other);
+  }
+}
+
+TempDirectory::TempDirectory() {
+  std::string name = (std::filesystem::temp_directory_path() / "quipu-test-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    throw std::system_error(errno, std::generic_category(), "cannot make " + name);
+  }
+  path_ = name;
+}
+
+TempDirectory::~TempDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void check_message(const std::optional<std::string>& message, const Expected& first,
+                   std::initializer_list<std::string_view> more) {
+  const auto require = [&](std::string_view part) {
+    if (message && message->find(part) != std::string::npos) {
+      CHECK(true);  // counted
+      return;
+    }
+    ADD_FAIL_CHECK_AT(first.file, first.line, "expected an error that says \"", std::string(part),
+                      "\", but ", message ? "it says: " + *message : "none was thrown");
+  };
+  require(first.text);
+  for (const std::string_view part : more) require(part);
+}
+
+}  // namespace quipu::testing
