@@ -1,5 +1,6 @@
 #pragma once
 // Everything a program needs: #include <quipu/quipu.h>
+#include "quipu/autograd/custom.h"
 #include "quipu/autograd/gradcheck.h"
 #include "quipu/autograd/knot.h"
 #include "quipu/autograd/tape.h"

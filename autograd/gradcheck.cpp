@@ -17,6 +17,7 @@ using Values = std::vector<double>;
 
 void check_inputs(const std::vector<Tensor>& inputs, const GradcheckOptions& options) {
   check(options.tolerance > 0 && options.step > 0, "tolerance and step must be positive");
+  check(options.directions > 0, "at least one direction is needed");
   bool any = false;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     const Tensor& x = inputs[k];
@@ -85,10 +86,7 @@ class Check {
  public:
   Check(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
         const GradcheckOptions& options)
-      : inputs_(inputs),
-        options_(options),
-        probe_(f, inputs),
-        taped_(f, inputs, probe_.center(), options) {}
+      : inputs_(inputs), options_(options), taped_(f, inputs, options), probe_(f, inputs) {}
   GradcheckResult run();
 
  private:
@@ -107,14 +105,14 @@ class Check {
 
   const std::vector<Tensor>& inputs_;
   const GradcheckOptions& options_;
+  Taped taped_;  // before the probe, so that what the tape refuses is said by the tape
   Probe probe_;
-  Taped taped_;
   Verdict worst_;
   GradcheckResult result_;
 };
 
 GradcheckResult Check::run() {
-  std::string problem = taped_.problem();
+  std::string problem = taped_.problem(probe_.center());
   if (problem.empty()) problem = problem_with_known_kinks();
   if (!problem.empty()) {
     result_.report = "gradcheck failed: " + problem;
@@ -163,6 +161,7 @@ void Check::compare_jacobian() {
         items.push_back({k, i, static_cast<std::int64_t>(j), rows[j][column], numeric[j]});
         sum.numeric.value += taped_.upstream()[j] * numeric[j].value;
         sum.numeric.error += std::abs(taped_.upstream()[j]) * numeric[j].error;
+        sum.numeric.roughness += std::abs(taped_.upstream()[j]) * numeric[j].roughness;
       }
       weighted.push_back(sum);
     }
@@ -249,7 +248,7 @@ void Check::write_report() {
   result_.analytic = item.analytic;
   result_.numeric = item.numeric.value;
   result_.estimated = item.numeric.error;
-  result_.worst_error = item.error() / worst_.scale;
+  result_.worst_error = item.error() == 0 ? 0 : item.error() / worst_.scale;
 
   std::string place = fmt::format("input {} ", item.input);
   if (result_.directions > 0 && result_.ok) {
@@ -278,9 +277,8 @@ void Check::write_report() {
       break;
     case Finding::rough:
       result_.report = fmt::format(
-          "gradcheck refused {}; differences do not converge (still apart by {:.3g}, allowed "
-          "{:.3g}): "
-          "a kink within the step {:.3g}, or f too rough for it? {} checked",
+          "gradcheck refused {}; differences do not converge (apart by {:.3g}, allowed {:.3g}): a "
+          "kink within the step {:.3g}, or f too rough for it? {} checked",
           figures, item.roughness(), allowed,
           options_.step * size_of_entry(item.input, item.position), amount);
       break;

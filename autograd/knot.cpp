@@ -4,6 +4,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "quipu/autograd/custom.h"
 #include "quipu/autograd/meta.h"
 #include "quipu/autograd/tape.h"
 #include "quipu/core/kernels.h"
@@ -13,6 +14,7 @@ namespace {
 
 thread_local bool paused = false;
 thread_local bool anomaly = false;
+thread_local bool saving_while_paused = false;
 
 }  // namespace
 
@@ -35,7 +37,7 @@ AnomalyMode::~AnomalyMode() { anomaly = outer_; }
 
 Saved save(const Tensor& x) {
   Saved saved;
-  if (!recording() || !x.defined()) return saved;
+  if (!(recording() || saving_while_paused) || !x.defined()) return saved;
   saved.tensor_ = x.detach();
   saved.version_ = x.storage().version();
   saved.op_ = thread_context().op;
@@ -87,6 +89,9 @@ const char* backward_name(const char* op) {
 }
 
 namespace detail {
+
+CustomForward::CustomForward() : outer_(std::exchange(saving_while_paused, true)) {}
+CustomForward::~CustomForward() { saving_while_paused = outer_; }
 
 bool anomaly_mode() { return anomaly; }
 

@@ -10,7 +10,6 @@
 
 namespace quipu {
 
-// Random, of either sign, and none so small that it hides an entry: in ±[1/2, 1).
 std::vector<double> random_weights(std::uint64_t seed, std::size_t count) {
   std::vector<double> result(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -31,28 +30,34 @@ Dims unravel(std::size_t position, const Shape& shape) {
   return index;
 }
 
+namespace {
+
+Tensor as_output(const std::vector<double>& values, const Tensor& o) {
+  return from(values, o.shape(), f64, o.device());
+}
+
+}  // namespace
+
 std::string index_text(const Dims& index) {
   return fmt::format("[{}]", fmt::join(index, ", "));
 }
 
 Taped::Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
-             const Tensor& center, const GradcheckOptions& options)
-    : f_(f), inputs_(inputs), center_(center), options_(options) {
+             const GradcheckOptions& options)
+    : f_(f), inputs_(inputs), options_(options) {
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     if (inputs[k].requires_grad()) checked_.push_back(k);
   }
-  upstream_ = random_weights(options.seed, static_cast<std::size_t>(center.numel()));
+  first_ = run();
+  upstream_ = random_weights(options.seed, static_cast<std::size_t>(first_.output.numel()));
+  for (const Tensor& d : first_.gradients) gradients_.push_back(d.to_vector());
 }
 
-std::string Taped::problem() {
-  std::string text = problem_with_runs();
+std::string Taped::problem(const Tensor& without_tape) const {
+  std::string text = problem_with_runs(without_tape);
   if (text.empty()) text = problem_with_zero_upstream();
   if (text.empty()) text = problem_with_adding();
   return text;
-}
-
-Tensor Taped::as_output(const Values& values) const {
-  return from(values, center_.shape(), f64, center_.device());
 }
 
 // Fresh leaves with the values and strides of the inputs; what is not checked is passed as it is.
@@ -70,40 +75,46 @@ std::vector<Tensor> Taped::walk(Tape& tape, const std::vector<Tensor>& arguments
                                 const Values& upstream, bool retain) const {
   std::vector<Tensor> wanted;
   for (const std::size_t k : checked_) wanted.push_back(arguments[k]);
-  if (o.requires_grad()) return tape.gradients(o, wanted, {as_output(upstream), retain});
+  if (o.extra()) return tape.gradients(o, wanted, {as_output(upstream, o), retain});
   for (Tensor& x : wanted) x = zeros(x.shape(), f64, x.device());
   return wanted;
 }
 
-std::string Taped::problem_with_runs() {
-  std::vector<Tensor> first;
-  for (int run = 0; run < 2; ++run) {
-    const std::vector<Tensor> arguments = leaves();
-    std::vector<Tensor> before;
-    for (const Tensor& x : arguments) before.push_back(x.detach().clone());
-    Tape tape;
-    const Tensor o = evaluate(f_, arguments);
-    if (!same_bits(o.detach(), center_)) {
-      return "f is not deterministic: two runs on the same inputs gave different outputs";
-    }
-    const std::vector<Tensor> d = walk(tape, arguments, o, upstream_, false);
-    for (std::size_t k = 0; k < arguments.size(); ++k) {
-      if (!same_bits(arguments[k].detach(), before[k])) return fmt::format("f changed input {}", k);
-    }
-    for (std::size_t c = 0; c < checked_.size(); ++c) {
-      const Tensor& x = inputs_[checked_[c]];
-      if (d[c].shape() != x.shape() || d[c].dtype() != f64 || d[c].device() != x.device()) {
-        return detail::concat("the gradient of input ", checked_[c], " is ", d[c].dtype(), " ",
-                              d[c].shape(), " on ", d[c].device(), ", but the input is f64 ",
-                              x.shape(), " on ", x.device());
-      }
-      if (run == 0) {
-        gradients_.push_back(d[c].to_vector());
-      } else if (!same_bits(d[c], first[c])) {
-        return fmt::format("two runs gave different gradients of input {}", checked_[c]);
-      }
-    }
-    first = d;
+Taped::Run Taped::run() const {
+  const std::vector<Tensor> arguments = leaves();
+  std::vector<Tensor> before;
+  for (const Tensor& x : arguments) before.push_back(x.detach().clone());
+  Run result;
+  Tape tape;
+  const Tensor o = evaluate(f_, arguments);
+  result.output = o.detach().clone();
+  const Values upstream = random_weights(options_.seed, static_cast<std::size_t>(o.numel()));
+  result.gradients = walk(tape, arguments, o, upstream, false);
+  for (std::size_t k = 0; k < arguments.size(); ++k) {
+    if (!same_bits(arguments[k].detach(), before[k])) result.changed_input = static_cast<int>(k);
+  }
+  return result;
+}
+
+std::string Taped::problem_with_runs(const Tensor& without_tape) const {
+  if (first_.changed_input >= 0) return fmt::format("f changed input {}", first_.changed_input);
+  for (std::size_t c = 0; c < checked_.size(); ++c) {
+    const Tensor &x = inputs_[checked_[c]], &d = first_.gradients[c];
+    if (d.shape() == x.shape() && d.dtype() == f64 && d.device() == x.device()) continue;
+    return detail::concat("the gradient of input ", checked_[c], " is ", d.dtype(), d.shape(),
+                          " on ", d.device(), ", but the input is f64", x.shape(), " on ",
+                          x.device());
+  }
+  const Run second = run();
+  if (!same_bits(first_.output, second.output)) {
+    return "f is not deterministic: it gave different outputs in two runs";
+  }
+  if (!same_bits(first_.output, without_tape)) {
+    return "f gave different outputs with and without a tape";
+  }
+  for (std::size_t c = 0; c < checked_.size(); ++c) {
+    if (same_bits(first_.gradients[c], second.gradients[c])) continue;
+    return fmt::format("two runs gave different gradients of input {}", checked_[c]);
   }
   return "";
 }
@@ -129,14 +140,14 @@ std::string Taped::problem_with_adding() const {
   Tape tape;
   const std::vector<Tensor> arguments = leaves();
   const Tensor o = evaluate(f_, arguments);
-  if (!o.requires_grad()) return "";
+  if (!o.extra()) return "";
   std::vector<Values> held;
   for (const std::size_t k : checked_) {
     const Tensor& x = arguments[k];
     held.push_back(random_weights(options_.seed + 1 + k, static_cast<std::size_t>(x.numel())));
     x.set_grad(from(held.back(), x.shape(), f64, x.device()));
   }
-  tape.backward(o, {as_output(upstream_), false});
+  tape.backward(o, {as_output(upstream_, o), false});
   for (std::size_t c = 0; c < checked_.size(); ++c) {
     const Values sum = arguments[checked_[c]].grad().to_vector();
     double largest = 1;
@@ -154,7 +165,6 @@ std::string Taped::problem_with_adding() const {
   return "";
 }
 
-// By the tape: one row an output, all checked inputs side by side.
 std::vector<Taped::Values> Taped::jacobian() const {
   std::vector<Values> rows;
   Tape tape;

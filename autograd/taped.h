@@ -22,12 +22,12 @@ std::string index_text(const Dims& index);
 class Taped {
  public:
   using Values = std::vector<double>;
-  /// `center` is what f gives without a tape.
-  Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs, const Tensor& center,
+  Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
         const GradcheckOptions& options);
 
-  /// What is wrong with f or its gradients as such; "" when nothing is. Finds the gradients, too.
-  std::string problem();
+  /// What is wrong with f or its gradients as such, given what f gives without a tape; "" when
+  /// nothing is.
+  std::string problem(const Tensor& without_tape) const;
 
   /// Numbers of the inputs that require a gradient; what follows is in this order.
   const std::vector<std::size_t>& checked() const { return checked_; }
@@ -38,19 +38,25 @@ class Taped {
   std::vector<Values> jacobian() const;
 
  private:
+  /// One recording under the random upstream.
+  struct Run {
+    Tensor output;
+    std::vector<Tensor> gradients;
+    int changed_input = -1;
+  };
+  Run run() const;
   std::vector<Tensor> leaves() const;
-  std::vector<Tensor> walk(Tape& tape, const std::vector<Tensor>& leaves, const Tensor& o,
+  std::vector<Tensor> walk(Tape& tape, const std::vector<Tensor>& arguments, const Tensor& o,
                            const Values& upstream, bool retain) const;
-  Tensor as_output(const Values& values) const;
-  std::string problem_with_runs();
+  std::string problem_with_runs(const Tensor& without_tape) const;
   std::string problem_with_zero_upstream() const;
   std::string problem_with_adding() const;
 
   const DifferentiableFunction& f_;
   const std::vector<Tensor>& inputs_;
-  const Tensor& center_;
   const GradcheckOptions& options_;
   std::vector<std::size_t> checked_;
+  Run first_;
   Values upstream_;
   std::vector<Values> gradients_;
 };

@@ -20,7 +20,7 @@ Storage::~Storage() {
 
 void Storage::relabel() {
   if (!block_) return;
-  const bool held = holds_.load() > 0 && category_ == Category::output;
+  const bool held = holds_.load() > 0 && (category_ == Category::output || category_ == Category::workspace);
   allocator_of(device_).relabel(block_, held ? Category::saved : category_);
 }
 

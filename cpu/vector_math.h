@@ -40,7 +40,7 @@ struct Format<double> {
 };
 
 template <class T>
-typename Format<T>::Bits bits_of(T x) {
+constexpr typename Format<T>::Bits bits_of(T x) {
   return std::bit_cast<typename Format<T>::Bits>(x);
 }
 
@@ -77,20 +77,32 @@ template <class T>
 struct SplitExp {
   T k, tail;
 };
-inline SplitExp<float> split_exp(float x) {
-  const float k = nearest(x * 0x1.715476p0f);
-  const float r = (x - k * 0x1.62ep-1f) - k * 0x1.0bfbe8p-15f;
-  const float q = polynomial(r, 0x1p-1f, 0x1.55549p-3f, 0x1.55545ep-5f, 0x1.123b46p-7f, 0x1.6db40ep-10f);
-  return {k, r + r * r * q};
+
+/// e^r = 1 + r + r^2 exp_tail(r) for |r| <= ln(2) / 2.
+inline float exp_tail(float r) {
+  return polynomial(r, 0x1p-1f, 0x1.55549p-3f, 0x1.55545ep-5f, 0x1.123b46p-7f, 0x1.6db40ep-10f);
 }
-inline SplitExp<double> split_exp(double x) {
-  const double k = nearest(x * 0x1.71547652b82fep0);
-  const double r = (x - k * 0x1.62e42fefa2p-1) - k * 0x1.9ef35793c7673p-41;
-  const double q =
-      polynomial(r, 0x1.000000000000bp-1, 0x1.5555555555561p-3, 0x1.555555555008dp-5,
-                 0x1.111111110d660p-7, 0x1.6c16c1859705ap-10, 0x1.a01a01bad71e3p-13,
-                 0x1.a01996b8edafdp-16, 0x1.71dddfe1c6389p-19, 0x1.28b02b39b2d57p-22, 0x1.af856887d4debp-26);
-  return {k, r + r * r * q};
+inline double exp_tail(double r) {
+  return polynomial(r, 0x1.000000000000bp-1, 0x1.5555555555561p-3, 0x1.555555555008dp-5,
+                    0x1.111111110d660p-7, 0x1.6c16c1859705ap-10, 0x1.a01a01bad71e3p-13,
+                    0x1.a01996b8edafdp-16, 0x1.71dddfe1c6389p-19, 0x1.28b02b39b2d57p-22,
+                    0x1.af856887d4debp-26);
+}
+
+/// ln(2) in two parts; products of the first with exponents are exact.
+template <class T>
+inline constexpr T ln2_high = sizeof(T) == 4 ? T(0x1.62ep-1) : T(0x1.62e42fefa2p-1);
+template <class T>
+inline constexpr T ln2_low = sizeof(T) == 4 ? T(0x1.0bfbe8e7bcd5ep-15) : T(0x1.9ef35793c7673p-41);
+
+template <class T>
+SplitExp<T> split_exp(T x) {
+  const T k = nearest(x * T(0x1.71547652b82fep0));
+  const T a = x - k * ln2_high<T>;
+  const T b = k * ln2_low<T>;
+  const T r = a - b;
+  const T rest = (a - r) - b;
+  return {k, r + (r * r * exp_tail(r) + rest)};
 }
 
 template <class T>
@@ -109,17 +121,34 @@ T exp(T x) {
 template <class T>
 T sigmoid(T x) {
   const T e = exp(-std::abs(x));
-  return (x < T(0) ? e : T(1)) / (T(1) + e);
+  const T sum = T(1) + e;
+  const T sum_error = (T(1) - sum) + e;
+  const T y = (x < T(0) ? e : T(1)) / sum;
+  const T inverse = x < T(0) ? T(1) - y : y;  // of the sum
+  return y - y * inverse * sum_error;
+}
+
+/// tanh(x) = x + x z tanh_tail(z) with z = x^2, for |x| <= 0.55.
+inline float tanh_tail(float z) {
+  return polynomial(z, -0x1.55554cp-2f, 0x1.110d3cp-3f, -0x1.b92bd4p-5f, 0x1.59570ep-6f, -0x1.9bbc08p-8f);
+}
+inline double tanh_tail(double z) {
+  return polynomial(z, -0x1.55555555554a6p-2, 0x1.11111111031e3p-3, -0x1.ba1ba1adcdee9p-5,
+                    0x1.664f45d29730cp-6, -0x1.226ddece7f349p-7, 0x1.d6c64b97a9189p-9,
+                    -0x1.7cf567f12ea41p-10, 0x1.2fabdf9616db6p-11, -0x1.b943a84f1ea89p-13,
+                    0x1.ac99b199220d6p-15);
 }
 
 template <class T>
 T tanh(T x) {
   constexpr T flat = sizeof(T) == 4 ? T(10) : T(20);  // from here on it rounds to 1
   const T y = std::abs(x) > flat ? flat : std::abs(x);
+  const T z = y * y;
+  const T near = y + y * z * tanh_tail(z);
   const SplitExp<T> e = split_exp(T(-2) * y);
-  const T scale = two_to(e.k);
-  const T expm1 = scale * e.tail + (scale - T(1));
-  return std::copysign(-expm1 / (T(2) + expm1), x);
+  const T decay = (T(1) + e.tail) * two_to(e.k);
+  const T far = T(1) - T(2) * decay / (T(1) + decay);
+  return std::copysign(y < T(0.55) ? near : far, x);
 }
 
 /// 2 atanh(s) = 2 s + s z log_tail(z) with z = s^2, for |s| <= 0.1716.
@@ -134,8 +163,6 @@ T log(T x) {
   using Bits = typename Format<T>::Bits;
   constexpr int mantissa_bits = Format<T>::mantissa_bits;
   constexpr bool single = sizeof(T) == 4;
-  constexpr T ln2_high = single ? T(0x1.62ep-1) : T(0x1.62e42fefa2p-1);
-  constexpr T ln2_low = single ? T(0x1.0bfbe8e7bcd5ep-15) : T(0x1.9ef35793c7673p-41);
   constexpr T infinity = std::numeric_limits<T>::infinity();
 
   const bool tiny = x < std::numeric_limits<T>::min();
@@ -143,7 +170,7 @@ T log(T x) {
   const Bits bits = bits_of(tiny ? x * grow : x);
   // x = 2^k m with m in [sqrt(1/2), sqrt(2)). The exponent field, offset to stay positive, becomes a number by
   // the bits of the shift; no conversion of 64-bit whole numbers is needed.
-  constexpr Bits offset = (bits_of(T(1)) - Format<T>::sqrt_half);
+  constexpr Bits offset = bits_of(T(1)) - Format<T>::sqrt_half;
   const Bits field = (bits + offset) >> mantissa_bits;
   const Bits one_exponent = bits_of(T(1)) >> mantissa_bits;
   const T m = std::bit_cast<T>(bits - ((field - one_exponent) << mantissa_bits));
@@ -156,7 +183,7 @@ T log(T x) {
   const T z = s * s;
   // 2 s = f - s f, and f is exact.
   const T correction = s * (f - z * log_tail(z));
-  T y = k * ln2_high + (f - (correction - k * ln2_low));
+  T y = k * ln2_high<T> + (f - (correction - k * ln2_low<T>));
   y = x < infinity ? y : x;
   y = x == T(0) ? -infinity : y;
   return x < T(0) ? std::numeric_limits<T>::quiet_NaN() : y;

@@ -16,7 +16,8 @@ View flat(View view) {
   return view;
 }
 
-/// All of the gradient goes to the entry that was chosen. Without an axis the index counts the whole tensor.
+/// All of the gradient goes to the entry that was chosen. Without an axis the index counts the
+/// whole tensor.
 struct ExtremeRule {
   Saved index;
   Reduction over;
@@ -40,17 +41,19 @@ struct ExtremeRule {
   }
 };
 
-Extremes extremes(const Tensor& x, std::optional<int> dim, bool keepdim, bool largest, bool values, bool index) {
+Extremes extremes(const Tensor& x, std::optional<int> dim, bool keepdim, bool largest, bool values,
+                  bool index) {
   std::optional<int> axis;
   if (dim) axis = wrap_dim(*dim, x.dim());
   const Reduction over(x.shape(), axis ? Axes(*axis) : Axes(), keepdim);
-  check(over.count > 0, "x has shape ", x.shape(), ", so there is no ", largest ? "largest" : "smallest",
-        " entry");
+  check(over.count > 0, "x has shape ", x.shape(), ", so there is no ",
+        largest ? "largest" : "smallest", " entry");
   index = index || (recording() && x.requires_grad());
   const Tensor v = values ? empty(over.result, x.dtype(), x.device()) : Tensor();
   const Tensor i = index ? empty(over.result, i64, x.device()) : Tensor();
   if (axis) {
-    extreme_kernel(x, values ? over.keep(v) : View(), index ? over.keep(i) : View(), *axis, largest);
+    extreme_kernel(x, values ? over.keep(v) : View(), index ? over.keep(i) : View(), *axis,
+                   largest);
   } else {
     const Tensor dense = x.is_contiguous() ? x : workspace(x.shape(), x.dtype(), x.device());
     if (!x.is_contiguous()) copy_kernel(dense, x);

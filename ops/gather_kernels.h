@@ -5,8 +5,8 @@
 
 namespace quipu {
 
-/// o[.., i, ..] = x[.., index[.., i, ..], ..]; index and o have one shape.
-inline constinit Kernel<void(View x, View index, View o, int axis)> gather_kernel{"gather"};
+/// o[.., i, ..] (=|+=) x[.., index[.., i, ..], ..]; index and o have one shape.
+inline constinit Kernel<void(View x, View index, Grad o, int axis)> gather_kernel{"gather"};
 /// o[.., index[.., i, ..], ..] += x[.., i, ..]; index and x have one shape. Adds in index order: same bits always.
 inline constinit Kernel<void(View o, View index, View x, int axis)> scatter_add_kernel{"scatter_add"};
 /// o[.., i, ..] = x[.., index[i], ..]; index is 1-d.

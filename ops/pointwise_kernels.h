@@ -59,6 +59,8 @@ enum class Pointwise : std::uint8_t {
   clamp_grad_low,  // d=a, x=b, low=c: a where b >= c
   clamp_grad_high, // d=a, x=b, high=c: a where b <= c
   mul_difference,  // a * (b - c)
+  mul_mul,         // * a * b * c
+  mul_div,         // a * b / c
 };
 
 /// A view or a scalar.

@@ -1,5 +1,6 @@
 #include "quipu/ops/reduce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -12,7 +13,9 @@
 namespace quipu {
 namespace {
 
-DType sum_dtype(DType t) { return is_floating(t) ? t : i64; }
+DType sum_dtype(DType t) {
+  return is_floating(t) ? t : i64;
+}
 
 /// sum and mean: every entry gets the same share of the gradient.
 struct SumRule {
@@ -50,12 +53,14 @@ struct LogsumexpRule {
   Reduction over;
   void backward(const Tensor& d_o, Grads& d) const {
     d.with(0, [&](const Grad& g) {
-      pointwise_kernel(g, Pointwise::mul_exp_difference, {over.keep(d_o), x.get(), over.keep(o.get())});
+      pointwise_kernel(g, Pointwise::mul_exp_difference,
+                       {over.keep(d_o), x.get(), over.keep(o.get())});
     });
   }
 };
 
-/// The largest entry over all reduced dimensions, kept finite so that differences to it are defined.
+/// The largest entry over all reduced dimensions, kept finite so that differences to it are
+/// defined.
 Tensor finite_maximum(const Tensor& x, const Reduction& over) {
   Tensor largest = x;
   Shape shape = x.shape();
@@ -67,7 +72,8 @@ Tensor finite_maximum(const Tensor& x, const Reduction& over) {
     largest = next;
   }
   const Tensor finite = workspace(shape, compute_type(x.dtype()), x.device());
-  const double bound = x.dtype() == f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const double bound =
+      x.dtype() == f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
   pointwise_kernel(Grad::write_to(finite), Pointwise::clamp, {largest, -bound, bound});
   return finite;
 }
@@ -100,10 +106,13 @@ Tensor var(const Tensor& x, const Axes& axes, bool unbiased, bool keepdim) {
   const auto freedom = static_cast<double>(over.count - (unbiased ? 1 : 0));
   const double scale = freedom > 0 ? 1 / freedom : std::nan("");
   const Tensor mean = workspace(over.kept, compute_type(x.dtype()), x.device());
-  pointwise_sum_kernel(Grad::write_to(mean), Pointwise::copy, {x}, x.shape(), 1 / static_cast<double>(over.count));
+  const double share = 1 / static_cast<double>(std::max<std::int64_t>(over.count, 1));
+  pointwise_sum_kernel(Grad::write_to(mean), Pointwise::copy, {x}, x.shape(), share);
   const Tensor o = empty(over.result, x.dtype(), x.device());
-  pointwise_sum_kernel(Grad::write_to(over.keep(o)), Pointwise::square_difference, {x, mean}, x.shape(), scale);
-  return tie(o, {x}, VarRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), mean), over, scale});
+  pointwise_sum_kernel(Grad::write_to(over.keep(o)), Pointwise::square_difference, {x, mean},
+                       x.shape(), scale);
+  return tie(o, {x},
+             VarRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), mean), over, scale});
 }
 
 Tensor logsumexp(const Tensor& x, const Axes& axes, bool keepdim) {
@@ -117,13 +126,15 @@ Tensor logsumexp(const Tensor& x, const Axes& axes, bool keepdim) {
   } else if (exact.numel() > 0) {
     const Tensor largest = finite_maximum(x, over);
     const Tensor total = workspace(over.kept, wide, x.device());
-    pointwise_sum_kernel(Grad::write_to(total), Pointwise::exp_difference, {x, largest}, x.shape(), 1.0);
+    pointwise_sum_kernel(Grad::write_to(total), Pointwise::exp_difference, {x, largest}, x.shape(),
+                         1.0);
     pointwise_kernel(Grad::write_to(total), Pointwise::log, {total});
     pointwise_kernel(Grad::write_to(over.keep(exact)), Pointwise::add, {largest, total});
   }
   const Tensor o = wide == x.dtype() ? exact : empty(over.result, x.dtype(), x.device());
   if (wide != x.dtype()) copy_kernel(o, exact);
-  return tie(o, {x}, LogsumexpRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), exact), over});
+  return tie(o, {x},
+             LogsumexpRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), exact), over});
 }
 
 Tensor cumsum(const Tensor& x, int dim) {

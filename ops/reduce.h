@@ -1,6 +1,6 @@
 #pragma once
-// Reductions over some dimensions (`Axes`; none named means all), and running sums. `keepdim` leaves the
-// reduced dimensions in place with size 1.
+// Reductions over some dimensions (`Axes`; none named means all), and running sums. `keepdim`
+// leaves the reduced dimensions in place with size 1.
 #include <optional>
 
 #include "quipu/core/tensor.h"

@@ -10,7 +10,7 @@ namespace quipu {
 /// A number takes the type of the tensor beside it and never changes it.
 class Term {
  public:
-  Term(const Tensor& tensor) : tensor_(tensor) {}
+  Term(const Tensor& tensor) : tensor_(tensor) { static_cast<void>(tensor.shape()); }  // throws if undefined
   Term(const Scalar& scalar) : scalar_(scalar) {}
   template <class T>
   requires std::is_arithmetic_v<T> Term(T number) : scalar_(number) {}

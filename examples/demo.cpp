@@ -1,0 +1,185 @@
+// Trains a small classifier on two interleaved spirals, in four steps:
+//
+//   1. the gradients of the whole model are checked numerically;
+//   2. one training step is run on meta, which computes nothing and counts every byte;
+//   3. the model is trained;
+//   4. the memory at the peak is laid open, and must be what step 2 foretold.
+#include <fmt/format.h>
+#include <quipu/quipu.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+
+using namespace quipu;
+
+/// Weight and bias of each layer in turn.
+using Parameters = std::vector<Tensor>;
+
+Parameters make_parameters(std::int64_t hidden, DType dtype, Device device) {
+  const std::vector<std::int64_t> widths{2, hidden, hidden, 2};
+  Parameters p;
+  for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
+    const MemoryScope scope("layer" + std::to_string(i + 1));
+    const double scale = 1 / std::sqrt(static_cast<double>(widths[i]));
+    p.push_back(randn({widths[i], widths[i + 1]}, dtype, device).mul_(scale));
+    p.push_back(zeros({widths[i + 1]}, dtype, device));
+  }
+  for (const Tensor& x : p) x.set_requires_grad();
+  return p;
+}
+
+/// x (n, 2) -> logits (n, 2). What a layer allocates stands in the ledger under its name.
+Tensor model(const Tensor& x, const Parameters& p) {
+  Tensor h = x;
+  for (std::size_t i = 0; i < p.size(); i += 2) {
+    const MemoryScope scope("layer" + std::to_string(i / 2 + 1));
+    h = matmul(h, p[i]) + p[i + 1];
+    if (i + 2 < p.size()) h = tanh(h);
+  }
+  return h;
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& label) {
+  const MemoryScope scope("loss");
+  return mean(logsumexp(logits, 1) - gather(logits, 1, label.unsqueeze(1)).squeeze(1));
+}
+
+struct Data {
+  Tensor points;  // (n, 2)
+  Tensor label;   // (n), which of the two spirals
+};
+
+Data two_spirals(std::int64_t n, DType dtype, Device device) {
+  const MemoryScope scope("data");
+  const Tensor label = randint(0, 2, {n}, i64, device);
+  const Tensor radius = sqrt(rand({n}, dtype, device));
+  const Tensor angle = 10 * radius + M_PI * label.to(dtype);
+  const Tensor noise = 0.02 * randn({n, 2}, dtype, device);
+  return {stack({radius * cos(angle), radius * sin(angle)}, 1) + noise, label};
+}
+
+/// Adam, written with operators that change their tensor in place.
+class Adam {
+ public:
+  Adam(const Parameters& parameters, double rate) : parameters_(parameters), rate_(rate) {
+    for (const Tensor& p : parameters) {
+      mean_.push_back(zeros(p.shape(), p.dtype(), p.device(), Category::optimizer));
+      square_.push_back(zeros(p.shape(), p.dtype(), p.device(), Category::optimizer));
+    }
+  }
+  void step() {
+    const NoGrad no_grad;
+    const MemoryScope scope("adam");
+    ++steps_;
+    const double mean_share = 1 - std::pow(0.9, steps_), square_share = 1 - std::pow(0.999, steps_);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const Tensor gradient = parameters_[i].grad();
+      mean_[i].lerp_(gradient, 0.1);
+      square_[i].mul_(0.999).addcmul_(gradient, gradient, 0.001);
+      const Tensor size = sqrt(square_[i]).mul_(1 / std::sqrt(square_share)).add_(1e-8);
+      parameters_[i].addcdiv_(mean_[i], size, -rate_ / mean_share);
+    }
+  }
+
+ private:
+  Parameters parameters_;
+  std::vector<Tensor> mean_, square_;
+  double rate_;
+  int steps_ = 0;
+};
+
+/// Everything that a run holds on its device.
+struct Training {
+  Training(std::int64_t points, std::int64_t hidden, Device device)
+      : data(two_spirals(points, f32, device)),
+        parameters(make_parameters(hidden, f32, device)),
+        adam(parameters, 0.01) {}
+
+  /// One step; returns the loss and, if asked for, what stood on the tape.
+  Tensor step(std::string* tape_text = nullptr) {
+    Tape tape;
+    const Tensor loss = cross_entropy(model(data.points, parameters), data.label);
+    if (tape_text) *tape_text = tape.text();
+    tape.backward(loss);
+    adam.step();
+    for (const Tensor& p : parameters) p.zero_grad();
+    return loss.detach();
+  }
+
+  double accuracy() const {  // no tape is open: nothing is recorded and nothing saved
+    return mean(eq(argmax(model(data.points, parameters), 1), data.label).to(f32)).item();
+  }
+
+  Data data;
+  Parameters parameters;
+  Adam adam;
+};
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+bool verify_gradients() {
+  const Data data = two_spirals(32, f64, cpu);
+  const auto loss = [&](const Parameters& p) {
+    return cross_entropy(model(data.points, p), data.label);
+  };
+  const GradcheckResult result = gradcheck(loss, make_parameters(16, f64, cpu));
+  fmt::print("1. The gradients of the whole model against differences, in f64\n{}\n",
+             result.report);
+  return result.ok;
+}
+
+std::size_t foretell_peak(std::int64_t points, std::int64_t hidden) {
+  const auto start = std::chrono::steady_clock::now();
+  const Device meta("meta:cpu");
+  const PeakMemory peak(meta);
+  Training(points, hidden, meta).step();
+  fmt::print("\n2. One step on {}, in {:.1f} ms\nforetold peak: {} bytes\n", to_string(meta),
+             milliseconds_since(start), peak.bytes());
+  return peak.bytes();
+}
+
+int main(int argc, char** argv) {
+  std::int64_t points = 2000, hidden = 64;
+  int steps = 400;
+  CLI::App app(
+      "Trains a small classifier, with its gradients checked and its memory accounted for.");
+  app.add_option("--points", points, "points to learn from")->check(CLI::PositiveNumber);
+  app.add_option("--hidden", hidden, "width of the hidden layers")->check(CLI::PositiveNumber);
+  app.add_option("--steps", steps, "training steps")->check(CLI::PositiveNumber);
+  app.option_defaults()->always_capture_default();
+  CLI11_PARSE(app, argc, argv);
+
+  manual_seed(2);
+  const bool gradients_agree = verify_gradients();
+  const std::size_t foretold = foretell_peak(points, hidden);
+
+  fmt::print("\n3. Training on {} thread{}\n", num_threads(), num_threads() == 1 ? "" : "s");
+  const PeakMemory peak(cpu);
+  const auto start = std::chrono::steady_clock::now();
+  Training training(points, hidden, cpu);
+  std::string tape_text;
+  for (int step = 1; step <= steps; ++step) {
+    const Tensor loss = training.step(step == steps ? &tape_text : nullptr);
+    if (step == 1 || step == steps || step % std::max(steps / 8, 1) == 0) {
+      fmt::print("step {:>4}  loss {:.4f}  accuracy {:5.1f} %\n", step, loss.item(),
+                 100 * training.accuracy());
+    }
+  }
+  const double accuracy = training.accuracy();
+  fmt::print("{:.2f} ms a step\n\nThe tape of the last step, before it was walked\n{}",
+             milliseconds_since(start) / steps, tape_text);
+
+  const std::size_t measured = peak.bytes();
+  fmt::print("\n4. Memory\n{}foretold {} bytes, measured {} bytes: {}\n", peak.report().text(12),
+             foretold, measured, foretold == measured ? "the same" : "DIFFERENT");
+
+  const bool learned = accuracy >= 0.99;
+  const auto verdict = [](bool ok) { return ok ? "yes" : "NO"; };
+  fmt::print("\ngradients agree: {}   peak foretold: {}   learned: {}\n", verdict(gradients_agree),
+             verdict(foretold == measured), verdict(learned));
+  return gradients_agree && foretold == measured && learned ? 0 : 1;
+}

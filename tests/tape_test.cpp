@@ -1,0 +1,501 @@
+// Each rule of the tape that autograd/tape.h lists, one case a rule.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "quipu/core/kernels.h"
+#include "quipu/quipu.h"
+#include "support.h"
+
+using namespace quipu;
+
+namespace {
+
+Tensor leaf(std::initializer_list<double> values, const Shape& shape) {
+  Tensor x = from(values, shape);
+  x.set_requires_grad();
+  return x;
+}
+Tensor leaf(std::initializer_list<double> values) {
+  return leaf(values, {static_cast<std::int64_t>(values.size())});
+}
+
+std::vector<double> values(const Tensor& x) { return x.to_vector(); }
+using Values = std::vector<double>;
+
+}  // namespace
+
+TEST_CASE("tape: a loss gives its leaves their gradients") {
+  const Tensor x = leaf({1, 2, 3}), y = leaf({4, 5, 6});
+  Tape tape;
+  tape.backward(sum(x * y + x));
+  CHECK(values(x.grad()) == Values{5, 6, 7});
+  CHECK(values(y.grad()) == Values{1, 2, 3});
+}
+
+TEST_CASE("tape: without a tape nothing is recorded and nothing is saved") {
+  const Tensor x = leaf({1, 2, 3});
+  const Tensor y = exp(x * x);
+  CHECK_FALSE(y.requires_grad());
+  CHECK(memory_stats().by_category[static_cast<std::size_t>(Category::saved)] == 0);
+}
+
+TEST_CASE("tape: inputs that want no gradient are not recorded") {
+  const Tensor x = from({1.0, 2.0});
+  Tape tape;
+  const Tensor y = exp(x);
+  CHECK(tape.size() == 0);
+  expect_error([&] { tape.backward(sum(y)); }, "backward", "no tape recorded this loss");
+}
+
+TEST_CASE("tape: a million knots do not overflow the stack") {
+  const Tensor x = leaf({1});
+  Tensor y = x;
+  Tape tape;
+  for (int i = 0; i < 1'000'000; ++i) y = y + 1e-6;
+  tape.backward(y);
+  CHECK(values(x.grad()) == Values{1});
+}
+
+TEST_CASE("tape: a long chain of views does not overflow the stack either") {
+  const Tensor x = leaf({1, 2});
+  Tensor y = x;
+  Tape tape;
+  for (int i = 0; i < 200'000; ++i) y = y.reshape(i % 2 ? Shape{2} : Shape{1, 2});
+  tape.backward(sum(y * y));
+  CHECK(values(x.grad()) == Values{2, 4});
+}
+
+TEST_CASE("tape: gradients are added into what is there") {
+  const Tensor x = leaf({1, 2});
+  for (int i = 0; i < 3; ++i) {
+    Tape tape;
+    tape.backward(sum(x * 2.0));
+  }
+  CHECK(values(x.grad()) == Values{6, 6});
+  const void* where = x.grad().raw_data();
+  Tape tape;
+  tape.backward(sum(x * x));
+  CHECK(x.grad().raw_data() == where);
+  CHECK(values(x.grad()) == Values{8, 10});
+  x.zero_grad();
+  CHECK_FALSE(x.grad().defined());
+}
+
+TEST_CASE("tape: a second walk needs retain, and the error names the knot") {
+  const Tensor x = leaf({3});
+  Tape tape;
+  const Tensor y = x * x;
+  tape.backward(y, {.retain = true});
+  tape.backward(y);
+  CHECK(values(x.grad()) == Values{12});
+  expect_error([&] { tape.backward(y); }, "backward", "knot 0 (mul)", "retain");
+  CHECK(values(x.grad()) == Values{12});  // nothing was touched
+}
+
+TEST_CASE("tape: a second loss may use knots that the first did not reach") {
+  const Tensor x = leaf({3});
+  Tape tape;
+  const Tensor a = x * 2.0, b = x * 5.0;
+  tape.backward(a);
+  tape.backward(b);
+  CHECK(values(x.grad()) == Values{7});
+}
+
+TEST_CASE("tape: a walk frees each knot as soon as it is undone") {
+  const Tensor x = rand({1024}, f64);
+  x.set_requires_grad();
+  Tape tape;
+  Tensor y = x;
+  for (int i = 0; i < 8; ++i) y = exp(y) * 0.1;
+  const Tensor loss = sum(y);
+  y = Tensor();
+  const std::size_t held = memory_stats().by_category[static_cast<std::size_t>(Category::saved)];
+  CHECK(held >= 8 * 1024 * 8);
+  PeakMemory peak;
+  tape.backward(loss);
+  CHECK(memory_stats().by_category[static_cast<std::size_t>(Category::saved)] == 0);
+  // Two gradient buffers beside what was held at the start, and the leaf's: never one a knot.
+  CHECK(peak.bytes_above() <= 3 * 1024 * 8 + 4096);
+}
+
+TEST_CASE("tape: tapes nest and the inner one records") {
+  const Tensor x = leaf({2});
+  Tape outer;
+  const Tensor y = x * x;
+  {
+    Tape inner;
+    const Tensor z = x * 3.0;
+    CHECK(outer.size() == 1);
+    CHECK(inner.size() == 1);
+    inner.backward(z);
+    CHECK(values(x.grad()) == Values{3});
+    expect_error([&] { y* y; }, "mul", "another tape", "detach()");
+  }
+  outer.backward(y);
+  CHECK(values(x.grad()) == Values{7});
+}
+
+TEST_CASE("tape: a tensor of a tape that is gone is an error until detach") {
+  const Tensor x = leaf({2});
+  Tensor y;
+  {
+    Tape gone;
+    y = x * x;
+  }
+  CHECK_FALSE(y.requires_grad());
+  CHECK(values(y + 1.0) == Values{5});  // no tape: nothing to get wrong
+  Tape tape;
+  expect_error([&] { y + 1.0; }, "add", "a tape that is gone", "detach()");
+  const Tensor z = y.detach() * x;
+  tape.backward(z);
+  CHECK(values(x.grad()) == Values{4});
+}
+
+TEST_CASE("tape: a loss of another tape, or none, says so") {
+  const Tensor x = leaf({2});
+  Tensor y;
+  {
+    Tape gone;
+    y = x * x;
+  }
+  Tape tape;
+  expect_error([&] { tape.backward(y); }, "backward", "another tape", "gone");
+  expect_error([&] { tape.backward(from({1.0})); }, "backward", "no tape recorded this loss");
+  const Tensor wide = x * from({1.0, 2.0});
+  expect_error([&] { tape.backward(wide); }, "backward", "(2,)", "upstream");
+  expect_error([&] { tape.backward(wide, {.upstream = from({1.0, 2.0, 3.0})}); }, "upstream", "(3,)", "(2,)");
+  expect_error([&] { tape.backward(wide, {.upstream = from({1.0f, 2.0f})}); }, "upstream", "f32", "f64");
+}
+
+TEST_CASE("tape: other threads record nothing unless they open a tape") {
+  const Tensor x = leaf({2});
+  Tape tape;
+  std::thread([&] {
+    CHECK_FALSE(recording());
+    const Tensor y = x * x;
+    CHECK_FALSE(y.requires_grad());
+    Tape own;
+    const Tensor z = x * 3.0;
+    CHECK(own.size() == 1);
+  }).join();
+  CHECK(tape.size() == 0);
+}
+
+TEST_CASE("tape: the upstream gradient is borrowed, never added into") {
+  const Tensor x = leaf({1, 2}), up = from({10.0, 20.0});
+  Tape tape;
+  const Tensor y = x + x;   // passes its gradient on twice
+  const Tensor z = y + 0.0;
+  tape.backward(z, {.upstream = up});
+  CHECK(values(up) == Values{10, 20});
+  CHECK(values(x.grad()) == Values{20, 40});
+}
+
+TEST_CASE("tape: a gradient that is handed on is copied before anything is added") {
+  const Tensor x = leaf({1, 2}), y = leaf({3, 4});
+  Tape tape;
+  const Tensor a = x * 1.0, b = y * 1.0;
+  const Tensor s = a + b;             // one buffer passed to both
+  const Tensor t = s + a * 2.0;       // a gets more
+  tape.backward(t, {.upstream = from({1.0, 10.0})});
+  CHECK(values(x.grad()) == Values{3, 30});
+  CHECK(values(y.grad()) == Values{1, 10});
+}
+
+TEST_CASE("tape: a hook runs once, with the finished gradient, and its result is used") {
+  const Tensor x = leaf({1, 2});
+  int calls = 0;
+  Values seen;
+  Tape tape;
+  const Tensor y = x * 3.0;
+  y.add_hook([&](const Tensor& g) {
+    ++calls;
+    seen = values(g);
+    return g * 10.0;
+  });
+  tape.backward(sum(y * 2.0 + y * 5.0));
+  CHECK(calls == 1);
+  CHECK(seen == Values{7, 7});
+  CHECK(values(x.grad()) == Values{210, 210});
+}
+
+TEST_CASE("tape: a hook on a leaf sees this walk's gradient only, and its result is then added") {
+  const Tensor x = leaf({1, 2});
+  x.set_grad(from({100.0, 200.0}));
+  Values seen;
+  x.add_hook([&](const Tensor& g) {
+    seen = values(g);
+    return g * 2.0;
+  });
+  Tape tape;
+  tape.backward(sum(x * x + x));
+  CHECK(seen == Values{3, 5});
+  CHECK(values(x.grad()) == Values{106, 210});
+}
+
+TEST_CASE("tape: a hook on a view gets a buffer of its own") {
+  const Tensor x = leaf({1, 2, 3, 4}, {2, 2});
+  Tape tape;
+  const Tensor row = x[1];
+  row.add_hook([](const Tensor& g) { return g * 10.0; });
+  tape.backward(sum(row * 3.0) + sum(x));
+  CHECK(values(x.grad()) == Values{1, 1, 31, 31});
+}
+
+TEST_CASE("tape: a hook that returns nothing keeps the gradient; one of another shape is an error") {
+  const Tensor x = leaf({1, 2});
+  x.add_hook([](const Tensor&) { return Tensor(); });
+  {
+    Tape tape;
+    tape.backward(sum(x * 2.0));
+    CHECK(values(x.grad()) == Values{2, 2});
+  }
+  x.add_hook([](const Tensor&) { return from({1.0}); });
+  Tape tape;
+  expect_error([&] { tape.backward(sum(x * 2.0)); }, "hook", "(1,)", "(2,)");
+  expect_error([&] { from({1.0}).add_hook([](const Tensor& g) { return g; }); }, "add_hook", "no gradient");
+}
+
+TEST_CASE("tape: views pass a strided part of the parent's gradient") {
+  const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3});
+  Tape tape;
+  const Tensor y = x.t()(slice(1, 3));  // (2, 2)
+  PeakMemory peak;
+  tape.backward(y, {.upstream = from({1.0, 2.0, 3.0, 4.0}, {2, 2})});
+  CHECK(values(x.grad()) == Values{0, 1, 3, 0, 2, 4});
+  CHECK(peak.bytes_above() <= 512 * 2);  // the leaf's gradient; the upstream was there
+}
+
+TEST_CASE("tape: broadcasting reduces before it adds") {
+  const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {2, 3}), row = leaf({1, 2, 3}), one = leaf({2}, {});
+  Tape tape;
+  tape.backward(sum(x * row + one));
+  CHECK(values(row.grad()) == Values{5, 7, 9});
+  CHECK(row.grad().shape() == Shape{3});
+  CHECK(values(one.grad()) == Values{6});
+  CHECK(one.grad().dim() == 0);
+}
+
+TEST_CASE("tape: expand reduces, and its gradient never has stride 0") {
+  const Tensor x = leaf({1, 2}, {2, 1});
+  Tape tape;
+  const Tensor y = x.expand({2, 3});
+  y.add_hook([](const Tensor& g) {
+    CHECK(g.strides() == Strides{3, 1});
+    return g;
+  });
+  tape.backward(sum(y * from({1.0, 2.0, 3.0})));
+  CHECK(values(x.grad()) == Values{6, 6});
+}
+
+TEST_CASE("tape: one kernel that writes two gradients of one tensor gets a second buffer") {
+  struct Both {
+    static constexpr const char* name = "both";
+    Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
+    void backward(const Tensor& d_o, Grads& d) const {
+      const Grad first = d[0], second = d[1];  // both out at once
+      REQUIRE(first.view.data != second.view.data);
+      const Tensor twice = d_o * 2.0;
+      add_into_kernel(second, twice);
+      add_into_kernel(first, d_o);
+    }
+  };
+  const Tensor x = leaf({1, 2});
+  Tape tape;
+  tape.backward(sum(apply(Both{}, x, x)));
+  CHECK(values(x.grad()) == Values{3, 3});
+}
+
+TEST_CASE("tape: disjoint parts of one tensor need no second buffer") {
+  struct Both {
+    static constexpr const char* name = "both";
+    const void** where;
+    Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
+    void backward(const Tensor& d_o, Grads& d) const {
+      const Grad first = d[0], second = d[1];
+      where[0] = first.view.data;
+      where[1] = second.view.data;
+      add_into_kernel(second, d_o);
+      add_into_kernel(first, d_o);
+    }
+  };
+  const Tensor x = leaf({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
+  const void* where[2];
+  Tape tape;
+  tape.backward(sum(apply(Both{where}, x(all, slice(0, 2)), x(all, slice(2, 4)))));
+  CHECK(where[0] == x.grad().raw_data());
+  CHECK(where[1] == x.grad().data<double>() + 2);
+  CHECK(values(x.grad()) == Values(8, 1.0));
+}
+
+TEST_CASE("tape: a gradient has its own dtype on request") {
+  const Tensor x = full({4}, 1.0, bf16);
+  x.set_requires_grad().set_grad_dtype(f32);
+  // 256 + 1/2 has no bf16, so a bf16 sum would stay at 256.
+  for (int i = 0; i < 2; ++i) {
+    Tape tape;
+    tape.backward(sum(x * (i == 0 ? 256.0 : 0.5)));
+  }
+  CHECK(x.grad().dtype() == f32);
+  CHECK(values(x.grad()) == Values(4, 256.5));
+  expect_error([&] { x.set_grad(full({4}, 1.0, bf16)); }, "set_grad", "bf16", "f32");
+}
+
+TEST_CASE("tape: matmul and views add into an f32 gradient of bf16 parameters") {
+  const Tensor w = randn({6, 4}, bf16), x = randn({5, 4}, bf16);
+  w.set_requires_grad().set_grad_dtype(f32);
+  Tape tape;
+  tape.backward(sum(matmul(x, w.t())));
+  CHECK(w.grad().dtype() == f32);
+  const Tensor expected = sum(x.to(f32), 0).expand({6, 4}).contiguous();
+  CHECK(compare(w.grad(), expected, {.relative = 1e-5, .absolute = 1e-5}));
+}
+
+TEST_CASE("tape: in-place changes of recorded tensors need NoGrad") {
+  const Tensor x = leaf({1, 2});
+  x.add_(from({1.0, 1.0}));  // no tape records: a plain update
+  CHECK(values(x) == Values{2, 3});
+  Tape tape;
+  expect_error([&] { x.add_(from({1.0, 1.0})); }, "add_", "parameter", "NoGrad");
+  const Tensor y = x + 1.0;
+  expect_error([&] { y.mul_(2.0); }, "mul_", "recorded", "NoGrad");
+  {
+    const NoGrad pause;
+    y.mul_(2.0);
+    x.add_(from({1.0, 1.0}));
+  }
+  tape.backward(sum(y));
+  CHECK(values(x.grad()) == Values{1, 1});
+}
+
+TEST_CASE("tape: a saved tensor that was changed in place is an error that names both places") {
+  const Tensor x = leaf({1, 2});
+  Tape tape;
+  const Tensor y = exp(x);
+  {
+    const NoGrad pause;
+    y.add_(from({1.0, 1.0}));
+  }
+  expect_error([&] { tape.backward(sum(y)); }, "exp", "saved for backward", "add_");
+}
+
+TEST_CASE("tape: a change through a view or a detached handle is seen, too") {
+  const Tensor x = leaf({1, 2, 3});
+  Tape tape;
+  const Tensor y = exp(x);
+  y.detach()(slice(0, 1)).fill_(0);
+  expect_error([&] { tape.backward(sum(y)); }, "exp", "fill_");
+}
+
+TEST_CASE("tape: a saved output holds storage, not its knot") {
+  const std::size_t before = memory_stats().current;
+  {
+    const Tensor x = rand({64}, f64);
+    x.set_requires_grad();
+    Tape tape;
+    const Tensor y = exp(exp(x));
+  }
+  CHECK(memory_stats().current == before);
+}
+
+TEST_CASE("tape: an exception in backward spends the tape and marks gradients as partial") {
+  struct Fails {
+    static constexpr const char* name = "fails";
+    Tensor forward(const Tensor& x) { return x + 0.0; }
+    void backward(const Tensor&, Grads&) const { throw Error("on purpose"); }
+  };
+  const Tensor x = leaf({1, 2}), y = leaf({3, 4});
+  {
+    Tape tape;
+    const Tensor a = apply(Fails{}, x);
+    const Tensor b = sum(a * y);
+    expect_error([&] { tape.backward(b); }, "on purpose");
+    CHECK(y.grad_is_partial());
+    CHECK_FALSE(x.grad_is_partial());
+    CHECK(tape.size() == 0);
+    expect_error([&] { tape.backward(b); }, "backward", "spent", "fails");
+    expect_error([&] { y * 2.0; }, "mul", "spent");
+  }
+  y.zero_grad();
+  CHECK_FALSE(y.grad_is_partial());
+  Tape tape;
+  tape.backward(sum(x * y));
+  CHECK(values(y.grad()) == Values{1, 2});
+}
+
+TEST_CASE("tape: gradients() returns and stores nothing, for leaves and for what lies between") {
+  const Tensor x = leaf({1, 2}), unused = leaf({5, 5});
+  Tape tape;
+  const Tensor y = x * x;
+  const Tensor loss = sum(y * 3.0);
+  const auto g = tape.gradients(loss, {y, x, unused}, {.retain = true});
+  CHECK(values(g[0]) == Values{3, 3});
+  CHECK(values(g[1]) == Values{6, 12});
+  CHECK(values(g[2]) == Values{0, 0});
+  CHECK_FALSE(x.grad().defined());
+  expect_error([&] { tape.gradients(loss, {from({1.0})}); }, "gradients", "tensor 0");
+}
+
+TEST_CASE("tape: gradients() does not compute what nobody asked for") {
+  struct Counts {
+    static constexpr const char* name = "counts";
+    int* calls;
+    Tensor forward(const Tensor& x) { return x + 0.0; }
+    void backward(const Tensor& d_o, Grads& d) const {
+      ++*calls;
+      d.pass(0, d_o);
+    }
+  };
+  const Tensor x = leaf({1}), y = leaf({2});
+  int calls = 0;
+  Tape tape;
+  const Tensor loss = apply(Counts{&calls}, x) * y;
+  CHECK(values(tape.gradients(loss, {y})[0]) == Values{1});
+  CHECK(calls == 0);
+}
+
+TEST_CASE("tape: second derivatives are a clear error") {
+  const Tensor x = leaf({2});
+  Tape tape;
+  const Tensor y = x * x * x;
+  const Tensor g = tape.gradients(y, {x}, {.retain = true})[0];
+  expect_error([&] { g* x; }, "mul", "second derivatives are not supported", "detach()");
+  expect_error([&] { tape.backward(g); }, "second derivatives");
+  CHECK(values(g.detach() * 2.0) == Values{24});
+}
+
+TEST_CASE("tape: printing shows one row a knot") {
+  const Tensor x = rand({4, 8}, f32), w = rand({8, 2}, f32);
+  w.set_requires_grad();
+  Tape tape;
+  {
+    const MemoryScope scope("layer1");
+    tanh(matmul(x, w));
+  }
+  const std::string text = tape.text();
+  CAPTURE(text);
+  for (const char* part : {"matmul", "tanh", "f32(4, 2)", "layer1", "saved", "workspace", "2 knots"}) {
+    CHECK(text.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("tape: a user's operator in one struct") {
+  struct Cube {
+    static constexpr const char* name = "cube";
+    Saved x;
+    Tensor forward(const Tensor& in) {
+      x = save(in);
+      return in * in * in;
+    }
+    void backward(const Tensor& d_o, Grads& d) const { d.add(0, 3 * d_o * x.get() * x.get()); }
+  };
+  const Tensor x = leaf({1, 2, 3});
+  CHECK(gradcheck([](const std::vector<Tensor>& in) { return apply(Cube{}, in[0]); }, {x}));
+  CHECK(values(apply(Cube{}, x)) == Values{1, 8, 27});
+  Tape tape;
+  apply(Cube{}, x);
+  CHECK(tape.size() == 1);
+  CHECK(tape.saved_bytes() == 3 * 8);
+}
