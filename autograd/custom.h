@@ -36,7 +36,7 @@ class CustomForward {
 /// Runs op.forward(inputs...) as one operator. If it is recorded, op itself becomes the knot's rule.
 template <class Op, class... Inputs>
 Tensor apply(Op op, const Inputs&... inputs) {
-  const OpScope scope(Op::name);
+  const OpScope scope(op.name);
   Tensor o;
   if (recording()) {
     const detail::CustomForward saving;

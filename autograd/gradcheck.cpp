@@ -90,7 +90,7 @@ class Check {
   GradcheckResult run();
 
  private:
-  std::string problem_with_known_kinks();
+  Problem problem_with_known_kinks() const;
   void compare_jacobian();
   void compare_directions();
   Item item_along(std::size_t c, const Direction& direction, double step);
@@ -112,10 +112,12 @@ class Check {
 };
 
 GradcheckResult Check::run() {
-  std::string problem = taped_.problem(probe_.center());
-  if (problem.empty()) problem = problem_with_known_kinks();
-  if (!problem.empty()) {
-    result_.report = "gradcheck failed: " + problem;
+  Problem problem = taped_.problem(probe_.center());
+  if (problem.text.empty()) problem = problem_with_known_kinks();
+  if (!problem.text.empty()) {
+    result_.report = "gradcheck failed: " + problem.text;
+    result_.input = problem.input;
+    result_.index = problem.index;
     return result_;
   }
   std::size_t entries = 0;
@@ -129,21 +131,21 @@ GradcheckResult Check::run() {
   return result_;
 }
 
-std::string Check::problem_with_known_kinks() {
-  if (!options_.kink_distance) return "";
+Problem Check::problem_with_known_kinks() const {
+  if (!options_.kink_distance) return {};
   for (const std::size_t k : taped_.checked()) {
     const Values& x = probe_.values(k);
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double distance = options_.kink_distance(static_cast<int>(k), x[i]);
       const double step = options_.step * size_of_entry(k, i);
       if (distance > step) continue;
-      result_.input = static_cast<int>(k);
-      result_.index = unravel(i, inputs_[k].shape());
-      return fmt::format("input {} {} is refused: {} is {} from a kink, nearer than the step {}", k,
-                         index_text(result_.index), x[i], distance, step);
+      const Dims index = unravel(i, inputs_[k].shape());
+      return {fmt::format("input {} {} is refused: {} is {} from a kink, nearer than the step {}",
+                          k, index_text(index), x[i], distance, step),
+              static_cast<int>(k), index};
     }
   }
-  return "";
+  return {};
 }
 
 void Check::compare_jacobian() {

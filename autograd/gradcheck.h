@@ -14,7 +14,8 @@ struct GradcheckOptions {
   /// Allowed error, as a part of the largest Jacobian entry of the same input (of the largest
   /// directional derivative in direction mode).
   double tolerance = 1e-7;
-  /// First and largest step, times max(1, |x|). f must be smooth within it around each entry.
+  /// First and largest step, times max(1, |x|). f must be smooth within it around each entry (and
+  /// an eighth further in direction mode).
   double step = 1e-3;
   /// Full Jacobian up to this many (input x output) entries, random directions beyond.
   std::int64_t max_jacobian = 4096;
@@ -22,7 +23,7 @@ struct GradcheckOptions {
   std::uint64_t seed = 2024;
   /// Distance from a value of an input to the nearest kink of f, for kinks that are known. Entries
   /// nearer than the step are refused. Without it, differences that do not converge tell.
-  std::function<double(int input, double x)> kink_distance;
+  std::function<double(int input, double x)> kink_distance = nullptr;
 };
 
 struct GradcheckResult {

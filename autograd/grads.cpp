@@ -65,7 +65,11 @@ void Grads::add_later() {
 }
 
 void Grads::add(int input, const Tensor& gradient) {
-  with(input, [&](const Grad& g) { add_into_kernel(g, gradient); });
+  with(input, [&](const Grad& g) {
+    check(can_broadcast(g.view.shape, gradient.shape()), "the backward rule gives input ", input,
+          " a gradient of shape ", gradient.shape(), ", but the input has shape ", g.view.shape);
+    add_into_kernel(g, gradient);
+  });
 }
 
 void Grads::pass(int input, const Tensor& gradient) {

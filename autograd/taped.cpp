@@ -14,7 +14,7 @@ std::vector<double> random_weights(std::uint64_t seed, std::size_t count) {
   std::vector<double> result(count);
   for (std::size_t i = 0; i < count; ++i) {
     const auto words = philox(seed, i);
-    const double size = 0.5 + 0.5 * (words[0] * 0x1p-32);
+    const double size = 1 + 0.125 * (words[0] * 0x1p-32);
     result[i] = words[1] % 2 == 0 ? size : -size;
   }
   return result;
@@ -53,11 +53,11 @@ Taped::Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
   for (const Tensor& d : first_.gradients) gradients_.push_back(d.to_vector());
 }
 
-std::string Taped::problem(const Tensor& without_tape) const {
-  std::string text = problem_with_runs(without_tape);
-  if (text.empty()) text = problem_with_zero_upstream();
-  if (text.empty()) text = problem_with_adding();
-  return text;
+Problem Taped::problem(const Tensor& without_tape) const {
+  Problem found = problem_with_runs(without_tape);
+  if (found.text.empty()) found = problem_with_zero_upstream();
+  if (found.text.empty()) found = problem_with_adding();
+  return found;
 }
 
 // Fresh leaves with the values and strides of the inputs; what is not checked is passed as it is.
@@ -96,30 +96,35 @@ Taped::Run Taped::run() const {
   return result;
 }
 
-std::string Taped::problem_with_runs(const Tensor& without_tape) const {
-  if (first_.changed_input >= 0) return fmt::format("f changed input {}", first_.changed_input);
+Problem Taped::problem_with_runs(const Tensor& without_tape) const {
+  if (const int k = first_.changed_input; k >= 0)
+    return {fmt::format("f changed input {}", k), k, {}};
   for (std::size_t c = 0; c < checked_.size(); ++c) {
     const Tensor &x = inputs_[checked_[c]], &d = first_.gradients[c];
     if (d.shape() == x.shape() && d.dtype() == f64 && d.device() == x.device()) continue;
-    return detail::concat("the gradient of input ", checked_[c], " is ", d.dtype(), d.shape(),
-                          " on ", d.device(), ", but the input is f64", x.shape(), " on ",
-                          x.device());
+    return {
+        detail::concat("the gradient of input ", checked_[c], " is ", d.dtype(), d.shape(), " on ",
+                       d.device(), ", but the input is f64", x.shape(), " on ", x.device()),
+        static_cast<int>(checked_[c]),
+        {}};
   }
   const Run second = run();
   if (!same_bits(first_.output, second.output)) {
-    return "f is not deterministic: it gave different outputs in two runs";
+    return {"f is not deterministic: it gave different outputs in two runs", -1, {}};
   }
   if (!same_bits(first_.output, without_tape)) {
-    return "f gave different outputs with and without a tape";
+    return {"f gave different outputs with and without a tape", -1, {}};
   }
   for (std::size_t c = 0; c < checked_.size(); ++c) {
     if (same_bits(first_.gradients[c], second.gradients[c])) continue;
-    return fmt::format("two runs gave different gradients of input {}", checked_[c]);
+    return {fmt::format("two runs gave different gradients of input {}", checked_[c]),
+            static_cast<int>(checked_[c]),
+            {}};
   }
-  return "";
+  return {};
 }
 
-std::string Taped::problem_with_zero_upstream() const {
+Problem Taped::problem_with_zero_upstream() const {
   Tape tape;
   const std::vector<Tensor> arguments = leaves();
   const std::vector<Tensor> d =
@@ -128,19 +133,20 @@ std::string Taped::problem_with_zero_upstream() const {
     const Values values = d[c].to_vector();
     const auto bad = std::find_if(values.begin(), values.end(), [](double v) { return !(v == 0); });
     if (bad == values.end()) continue;
-    const auto position = static_cast<std::size_t>(bad - values.begin());
-    return fmt::format("a zero upstream gives the gradient {} for input {} {}", *bad, checked_[c],
-                       index_text(unravel(position, d[c].shape())));
+    const Dims index = unravel(static_cast<std::size_t>(bad - values.begin()), d[c].shape());
+    return {fmt::format("a zero upstream gives the gradient {} for input {} {}", *bad, checked_[c],
+                        index_text(index)),
+            static_cast<int>(checked_[c]), index};
   }
-  return "";
+  return {};
 }
 
 // Backward rules add into the gradient that is there; one that overwrites it shows here.
-std::string Taped::problem_with_adding() const {
+Problem Taped::problem_with_adding() const {
   Tape tape;
   const std::vector<Tensor> arguments = leaves();
   const Tensor o = evaluate(f_, arguments);
-  if (!o.extra()) return "";
+  if (!o.extra()) return {};
   std::vector<Values> held;
   for (const std::size_t k : checked_) {
     const Tensor& x = arguments[k];
@@ -156,13 +162,15 @@ std::string Taped::problem_with_adding() const {
       const double expected = held[c][i] + gradients_[c][i];
       if (std::isnan(expected) || std::abs(sum[i] - expected) <= options_.tolerance * largest)
         continue;
-      return fmt::format(
-          "the gradient of input {} {} is not added to the one that was there: {} + {} became {}",
-          checked_[c], index_text(unravel(i, inputs_[checked_[c]].shape())), held[c][i],
-          gradients_[c][i], sum[i]);
+      const Dims index = unravel(i, inputs_[checked_[c]].shape());
+      return {
+          fmt::format("the gradient of input {} {} is not added to the one that was there: {} + "
+                      "{} became {}",
+                      checked_[c], index_text(index), held[c][i], gradients_[c][i], sum[i]),
+          static_cast<int>(checked_[c]), index};
     }
   }
-  return "";
+  return {};
 }
 
 std::vector<Taped::Values> Taped::jacobian() const {

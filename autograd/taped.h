@@ -12,12 +12,19 @@ namespace quipu {
 
 class Tape;
 
-/// Random numbers of either sign, none so small that it hides an entry: in ±[1/2, 1).
+/// Random numbers of either sign, none so small that it hides an entry: in ±[1, 9/8).
 std::vector<double> random_weights(std::uint64_t seed, std::size_t count);
 /// The index of an element that is `position`-th in row-major order.
 Dims unravel(std::size_t position, const Shape& shape);
 /// "[2, 3]"
 std::string index_text(const Dims& index);
+
+/// What is wrong, and with which entry of which input if it is about one; no text: nothing is.
+struct Problem {
+  std::string text;
+  int input = -1;
+  Dims index;
+};
 
 class Taped {
  public:
@@ -25,9 +32,8 @@ class Taped {
   Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
         const GradcheckOptions& options);
 
-  /// What is wrong with f or its gradients as such, given what f gives without a tape; "" when
-  /// nothing is.
-  std::string problem(const Tensor& without_tape) const;
+  /// What is wrong with f or its gradients as such, given what f gives without a tape.
+  Problem problem(const Tensor& without_tape) const;
 
   /// Numbers of the inputs that require a gradient; what follows is in this order.
   const std::vector<std::size_t>& checked() const { return checked_; }
@@ -48,9 +54,9 @@ class Taped {
   std::vector<Tensor> leaves() const;
   std::vector<Tensor> walk(Tape& tape, const std::vector<Tensor>& arguments, const Tensor& o,
                            const Values& upstream, bool retain) const;
-  std::string problem_with_runs(const Tensor& without_tape) const;
-  std::string problem_with_zero_upstream() const;
-  std::string problem_with_adding() const;
+  Problem problem_with_runs(const Tensor& without_tape) const;
+  Problem problem_with_zero_upstream() const;
+  Problem problem_with_adding() const;
 
   const DifferentiableFunction& f_;
   const std::vector<Tensor>& inputs_;

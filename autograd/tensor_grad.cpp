@@ -15,10 +15,12 @@ void make_leaf(const Tensor& x) { ensure_meta(x).leaf = true; }
 
 const Tensor& Tensor::set_requires_grad(bool on) const {
   const OpScope op("set_requires_grad");
-  check(is_floating(dtype()), "a tensor of type ", dtype(), " has no gradient; only floating types do");
+  check(!on || is_floating(dtype()), "a tensor of type ", dtype(), " has no gradient; only floating types do");
+  if (!on && !meta_of(*this)) return *this;
   AutogradMeta& meta = ensure_meta(*this);
-  check(!meta.recorded(), "the tensor is the result of ", "a recorded operator; detach() it to make a leaf");
+  check(!meta.recorded(), "the tensor is the result of a recorded operator; detach() it to make a leaf");
   check(!meta.is_gradient, "the tensor is a gradient; detach() it to make a leaf");
+  if (meta.leaf == on) return *this;
   meta.leaf = on;
   storage().set_category(on ? Category::parameter : Category::output);
   return *this;
@@ -43,6 +45,10 @@ void Tensor::set_grad(const Tensor& gradient) const {
   check(!gradient.defined() || gradient.dtype() == meta.grad_dtype.value_or(dtype()), "the gradient is ",
         gradient.defined() ? gradient.dtype() : f32, ", but the tensor sums its gradient in ",
         meta.grad_dtype.value_or(dtype()), "; see set_grad_dtype()");
+  for (int d = 0; gradient.defined() && d < dim(); ++d) {
+    check(gradient.strides()[d] != 0 || shape()[d] <= 1, "the gradient is expanded along dimension ", d,
+          ", so nothing can be added to it; clone() it first");
+  }
   meta.grad = gradient.defined() ? gradient.detach() : gradient;
   meta.partial = false;
 }

@@ -14,6 +14,8 @@ namespace {
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+bool is_whole_segment(const Block& block) { return !block.before && !block.after; }
+
 }  // namespace
 
 CachingAllocator::CachingAllocator(Device device, std::unique_ptr<MemorySource> source)
@@ -29,7 +31,7 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category) {
   const std::size_t size = round_up(bytes, granule);
   if (stats_.limit && stats_.current + size > stats_.limit) throw_out_of_memory(bytes, "the limit is reached");
 
-  Block* block = find_or_grow(size);
+  Block* block = find_or_grow(size, bytes);
   block->live = true;
   block->requested = bytes;
   block->bin_before = &live_;
@@ -84,9 +86,9 @@ void CachingAllocator::relabel(Block* block, Category category) noexcept {
   entry.born = ++serial_;
 }
 
-Block* CachingAllocator::find_or_grow(std::size_t size) {
+Block* CachingAllocator::find_or_grow(std::size_t size, std::size_t wanted) {
   if (!caching_mode()) {
-    Block* block = grow(size, false);
+    Block* block = grow(size, false, wanted);
     block->direct = true;
     return block;
   }
@@ -95,7 +97,7 @@ Block* CachingAllocator::find_or_grow(std::size_t size) {
   if (block) {
     take(block);
   } else {
-    block = grow(small ? slab_bytes : round_up(size, slab_bytes), small);
+    block = grow(small ? slab_bytes : round_up(size, slab_bytes), small, wanted);
   }
   // A remainder of a large block is only cut off when another large request could use it.
   const std::size_t left = block->size - size;
@@ -121,18 +123,25 @@ Block* CachingAllocator::find_large(std::size_t size) {
   return it == large_.end() ? nullptr : *it;
 }
 
-Block* CachingAllocator::grow(std::size_t segment, bool slab) {
-  if (stats_.limit && stats_.reserved + segment > stats_.limit) release_cached_locked();
+Block* CachingAllocator::grow(std::size_t segment, bool slab, std::size_t wanted) {
+  // Sizes that rise from one request to the next would leave every smaller segment behind.
+  const bool outgrown = !slab && free_segments_ >= segment;
+  const bool tight = stats_.limit && stats_.reserved + segment > stats_.limit;
+  if (outgrown || tight) release_cached_locked();
+  Block* block = new_block();
   void* data = source_->acquire(segment);
   if (!data) {
     release_cached_locked();
     data = source_->acquire(segment);
   }
-  if (!data) throw_out_of_memory(segment, "the system has no more");
+  if (!data) {
+    recycle(block);
+    throw_out_of_memory(wanted, "the system has no more");
+  }
   stats_.reserved += segment;
-  Block* block = new_block();
   block->data = static_cast<char*>(data);
   block->size = segment;
+  block->segment = ++segments_;
   block->slab = slab;
   return block;
 }
@@ -141,6 +150,7 @@ void CachingAllocator::split(Block* block, std::size_t size) {
   Block* tail = new_block();
   tail->data = block->data + size;
   tail->size = block->size - size;
+  tail->segment = block->segment;
   tail->slab = block->slab;
   tail->before = block;
   tail->after = block->after;
@@ -173,6 +183,7 @@ void CachingAllocator::put(Block* block) {
   source_->poison(block->data, block->size, true);
   if (!block->slab) {
     large_.insert(block);
+    if (is_whole_segment(*block)) free_segments_ += block->size;
     return;
   }
   const std::size_t bin = std::min(block->size / granule, bin_count - 1);
@@ -187,6 +198,7 @@ void CachingAllocator::take(Block* block) {
   source_->poison(block->data, block->size, false);
   if (!block->slab) {
     large_.erase(block);
+    if (is_whole_segment(*block)) free_segments_ -= block->size;
     return;
   }
   const std::size_t bin = std::min(block->size / granule, bin_count - 1);
@@ -197,15 +209,13 @@ void CachingAllocator::take(Block* block) {
 }
 
 Block* CachingAllocator::new_block() {
-  if (spare_blocks_.empty()) return new Block;
-  Block* block = spare_blocks_.back();
-  spare_blocks_.pop_back();
-  return block;
+  if (!spare_) return &blocks_.emplace_back();
+  return std::exchange(spare_, std::exchange(spare_->bin_after, nullptr));
 }
 
-void CachingAllocator::recycle(Block* block) {
+void CachingAllocator::recycle(Block* block) noexcept {
   *block = Block{};
-  spare_blocks_.push_back(block);
+  block->bin_after = std::exchange(spare_, block);
 }
 
 void CachingAllocator::note_peak(PeakRegion& region) {
@@ -231,13 +241,12 @@ void CachingAllocator::release_cached_locked() {
     source_->release(block->data, block->size);
     recycle(block);
   };
-  const auto whole_segment = [](const Block* b) { return !b->before && !b->after; };
   std::vector<Block*> free_segments;
   for (Block* block : large_) {
-    if (whole_segment(block)) free_segments.push_back(block);
+    if (is_whole_segment(*block)) free_segments.push_back(block);
   }
   for (Block* block = bins_[bin_count - 1]; block; block = block->bin_after) {
-    if (whole_segment(block)) free_segments.push_back(block);
+    if (is_whole_segment(*block)) free_segments.push_back(block);
   }
   for (Block* block : free_segments) release(block);
 }

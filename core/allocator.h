@@ -7,6 +7,7 @@
 // and is either live still or was freed since; the freed ones are kept as small records until a higher peak comes.
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -45,12 +46,13 @@ struct Block {
   char* data = nullptr;
   std::size_t size = 0;       // granules it occupies, in bytes
   std::size_t requested = 0;  // as asked for, live blocks only
+  std::uint64_t segment = 0;  // number of the segment that it was cut from
   bool live = false;
   bool slab = false;          // lies in a slab of small blocks
   bool direct = false;        // allocated in no-cache mode: goes straight back
   Block* before = nullptr;    // neighbours in the segment
   Block* after = nullptr;
-  Block* bin_before = nullptr;  // neighbours in the free bin, or in the list of live blocks
+  Block* bin_before = nullptr;  // neighbours in the free bin, in the list of live blocks, or spare
   Block* bin_after = nullptr;
   LedgerEntry entry;
 };
@@ -78,31 +80,34 @@ class CachingAllocator {
   MemoryReport report_peak(const PeakRegion& region) const;
   MemoryReport report_peak() const { return report_peak(whole_); }
   void reset_peak();
-  void enter(PeakRegion* region);
+  std::size_t enter(PeakRegion* region);    // returns what is live
+  std::size_t restart(PeakRegion* region);  // returns what is live
   void leave(PeakRegion* region);
-  void restart(PeakRegion* region);
   std::size_t peak_of(const PeakRegion* region) const;
   std::size_t set_limit(std::size_t bytes);
   void release_cached();
 
  private:
   static constexpr std::size_t bin_count = largest_small_block / granule + 1;
+  /// Among equals the oldest segment, whatever its address: every device and meta choose alike.
   struct BySize {
     bool operator()(const Block* a, const Block* b) const {
-      return a->size != b->size ? a->size < b->size : a->data < b->data;
+      if (a->size != b->size) return a->size < b->size;
+      return a->segment != b->segment ? a->segment < b->segment : a->data < b->data;
     }
   };
 
   Block* find_small(std::size_t size);
   Block* find_large(std::size_t size);
-  Block* find_or_grow(std::size_t size);
-  Block* grow(std::size_t segment, bool slab);
+  Block* find_or_grow(std::size_t size, std::size_t wanted);
+  Block* grow(std::size_t segment, bool slab, std::size_t wanted);
   void split(Block* block, std::size_t size);
   Block* merge(Block* block);
   void put(Block* block);
   void take(Block* block);
   Block* new_block();
-  void recycle(Block* block);
+  void recycle(Block* block) noexcept;
+  std::size_t restart_locked(PeakRegion* region);
   void note_peak(PeakRegion& region);
   void bury(const LedgerEntry& entry);
   void release_cached_locked();
@@ -120,8 +125,11 @@ class CachingAllocator {
   std::array<Block*, bin_count> bins_{};
   std::array<std::uint64_t, (bin_count + 63) / 64> occupied_{};  // which bins are not empty
   std::set<Block*, BySize> large_;
-  Block live_;                                                   // head of the list of live blocks
-  std::vector<Block*> spare_blocks_;
+  std::size_t free_segments_ = 0;  // bytes in large segments that are free as a whole
+  std::uint64_t segments_ = 0;     // taken so far
+  Block live_;                     // head of the list of live blocks
+  std::deque<Block> blocks_;       // all that were ever made
+  Block* spare_ = nullptr;         // those that stand for no memory now
 };
 
 /// The allocator of a device; made at first use and never destroyed, so that no exit order can hurt.

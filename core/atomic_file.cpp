@@ -41,7 +41,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
   struct stat info {};
   // Renaming onto a device or a pipe would put a plain file in its place.
   check(::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode), "cannot write ", path,
-        ": there is something that is not a regular file");
+        ": what is there is not a regular file");
   do {
     temporary_ = temporary_name(path);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

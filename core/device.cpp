@@ -8,6 +8,10 @@ namespace quipu {
 
 const char* name_of(DeviceKind kind) { return kind == DeviceKind::cpu ? "cpu" : "cuda"; }
 
+void Device::throw_bad_index(int index) {
+  fail("device index ", index, " is not in [0, ", max_index, ")");
+}
+
 Device::Device(std::string_view name) {
   std::string_view left = name;
   const bool meta = left.starts_with("meta:");
@@ -18,7 +22,7 @@ Device::Device(std::string_view name) {
   if (!valid && left.starts_with("cuda:")) {
     const char* end = left.data() + left.size();
     const auto parsed = std::from_chars(left.data() + 5, end, index);
-    valid = parsed.ec == std::errc() && parsed.ptr == end && index >= 0 && index < 128;
+    valid = parsed.ec == std::errc() && parsed.ptr == end && index >= 0 && index < max_index;
   }
   check(valid, "unknown device '", name, "': wanted cpu, cuda, cuda:N, meta:cpu or meta:cuda");
   *this = Device(kind, index, meta);

@@ -12,7 +12,9 @@ class Device {
  public:
   constexpr Device() = default;
   constexpr Device(DeviceKind kind, int index = 0, bool meta = false)
-      : kind_(kind), index_(static_cast<std::int8_t>(index)), meta_(meta) {}
+      : kind_(kind), index_(static_cast<std::int8_t>(index)), meta_(meta) {
+    if (index < 0 || index >= max_index) throw_bad_index(index);
+  }
   /// "cpu", "cuda", "cuda:1", "meta:cpu", "meta:cuda"; anything else throws.
   Device(std::string_view name);
   Device(const char* name) : Device(std::string_view(name)) {}
@@ -26,7 +28,10 @@ class Device {
   constexpr bool is_cuda() const { return kind_ == DeviceKind::cuda && !meta_; }
   constexpr bool operator==(const Device&) const = default;
 
+  static constexpr int max_index = 128;
+
  private:
+  [[noreturn]] static void throw_bad_index(int index);
   DeviceKind kind_ = DeviceKind::cpu;
   std::int8_t index_ = 0;
   bool meta_ = false;

@@ -106,4 +106,13 @@ void check_scalar(const Scalar& s, DType dtype) {
         "; scalars do not change a tensor's type: convert it first with .to(f32)");
 }
 
+void check_value(const Scalar& s, DType dtype) {
+  check_scalar(s, dtype);
+  const bool fits = dtype == DType::i32  ? s.whole() == static_cast<std::int32_t>(s.whole())
+                    : dtype == DType::u8 ? s.whole() == static_cast<std::uint8_t>(s.whole())
+                    : dtype == DType::boolean ? s.whole() == static_cast<std::int64_t>(s.whole() != 0)
+                                              : true;
+  check(fits, "the value ", s, " is out of range for type ", dtype);
+}
+
 }  // namespace quipu

@@ -1,7 +1,6 @@
 // Tensors from nothing, from values and from random numbers.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "quipu/core/kernels.h"
@@ -22,7 +21,7 @@ Tensor workspace(const Shape& shape, DType dtype, Device device) {
 
 Tensor full(const Shape& shape, const Scalar& value, DType dtype, Device device) {
   const OpScope op("full");
-  check_scalar(value, dtype);
+  check_value(value, dtype);
   Tensor o = empty(shape, dtype, device);
   fill_kernel(o, value);
   return o;
@@ -48,13 +47,26 @@ Tensor scalar_tensor(const Scalar& value, DType dtype, Device device) { return f
 
 namespace {
 
+/// start + step * i for i in [0, count), all of which a whole type must be able to hold.
 Tensor ramp(double start, double step, std::int64_t count, DType dtype, Device device) {
+  const double last = start + step * static_cast<double>(std::max<std::int64_t>(count, 1) - 1);
+  if (!is_floating(dtype) && count > 0) {
+    check(std::abs(start) <= 0x1p53 && std::abs(last) <= 0x1p53, "whole numbers from ", start, " to ", last,
+          " are not exact beyond 2^53");
+    check_value(static_cast<std::int64_t>(start), dtype);
+    check_value(static_cast<std::int64_t>(last), dtype);
+  }
   Tensor o = empty({count}, dtype, device);
   ramp_kernel(o, start, step);
   return o;
 }
 
 void check_whole_count(std::int64_t n, const char* what) { check(n >= 0, what, " is ", n, ", but must not be negative"); }
+
+/// Some elements of a tensor, `step` apart.
+Tensor strided_part(const Tensor& x, std::int64_t offset, std::int64_t count, std::int64_t step) {
+  return Tensor(Ref<Storage>(&x.storage()), offset, {count}, {step}, x.dtype());
+}
 
 }  // namespace
 
@@ -72,21 +84,25 @@ Tensor arange(double start, double end, double step, DType dtype, Device device)
   check(count < 0x1p59, "from ", start, " to ", end, " by ", step, " are too many elements");
   check(is_floating(dtype) || (start == std::trunc(start) && step == std::trunc(step)),
         "start ", start, " and step ", step, " must be whole numbers for type ", dtype);
-  return ramp(start, step, std::max<std::int64_t>(0, static_cast<std::int64_t>(count)), dtype, device);
+  return ramp(start, step, count > 0 ? static_cast<std::int64_t>(count) : 0, dtype, device);
 }
 
 Tensor linspace(double start, double end, std::int64_t count, DType dtype, Device device) {
   const OpScope op("linspace");
   check_whole_count(count, "count");
   check(is_floating(dtype), "type ", dtype, " is not a floating one");
-  return ramp(start, count > 1 ? (end - start) / static_cast<double>(count - 1) : 0, count, dtype, device);
+  check(std::isfinite(end - start), "start ", start, ", end ", end, " and their distance must be finite");
+  Tensor o = ramp(start, count > 1 ? (end - start) / static_cast<double>(count - 1) : 0, count, dtype, device);
+  if (count > 1) fill_kernel(strided_part(o, count - 1, 1, 1), end);  // exactly, whatever the steps sum to
+  return o;
 }
 
 Tensor eye(std::int64_t n, DType dtype, Device device) {
   const OpScope op("eye");
   check_whole_count(n, "n");
-  Tensor o = zeros({n, n}, dtype, device);
-  fill_kernel(Tensor(Ref<Storage>(&o.storage()), 0, {n}, {n + 1}, dtype), 1);
+  Tensor o = empty({n, n}, dtype, device);
+  fill_kernel(o, 0);
+  fill_kernel(strided_part(o, 0, n, n + 1), 1);
   return o;
 }
 
@@ -94,6 +110,16 @@ namespace {
 
 /// Kernels use at most one counter for two elements; see core/random.h.
 PhiloxState draw(Generator& g, std::int64_t n) { return g.reserve(static_cast<std::uint64_t>(n) / 2 + 1); }
+
+/// o = values in host memory, row-major, of another type perhaps.
+void write_values(const Tensor& o, const void* data, DType source) {
+  if (o.device().is_meta() || o.numel() == 0) return;
+  const View values{const_cast<void*>(data), o.shape(), contiguous_strides(o.shape()), source, cpu, true};
+  if (o.device().is_cpu()) return copy_kernel(o, values);
+  const Tensor host = workspace(o.shape(), o.dtype(), cpu);
+  copy_kernel(host, values);
+  upload_kernel(o, host);
+}
 
 }  // namespace
 
@@ -117,6 +143,8 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dt
   const OpScope op("randint");
   check(low < high, "the range [", low, ", ", high, ") is empty");
   check(dtype != DType::boolean, "type bool is not a number; compare rand() with a probability instead");
+  check_value(low, dtype);
+  check_value(high - 1, dtype);
   Tensor o = empty(shape, dtype, device);
   random_int_kernel(o, draw(g, o.numel()), low, high);
   return o;
@@ -125,8 +153,9 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dt
 Tensor randperm(std::int64_t n, Device device, Generator& g) {
   const OpScope op("randperm");
   check_whole_count(n, "n");
+  const Tensor o = empty({n}, i64, device);
   const PhiloxState state = draw(g, 2 * n);
-  if (device.is_meta()) return empty({n}, i64, device);
+  if (device.is_meta()) return o;
   // Fisher-Yates on the host: the same order on every device.
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), std::int64_t{0});
@@ -135,21 +164,14 @@ Tensor randperm(std::int64_t n, Device device, Generator& g) {
     const std::uint64_t r = (static_cast<std::uint64_t>(words[0]) << 32) | words[1];
     std::swap(order[static_cast<std::size_t>(i)], order[r % (static_cast<std::uint64_t>(i) + 1)]);
   }
-  return from(order, {n}, i64, device);
+  write_values(o, order.data(), i64);
+  return o;
 }
 
 Tensor from_bytes(const void* data, DType source, const Shape& shape, DType dtype, Device device) {
   const OpScope op("from");
   Tensor o = empty(shape, dtype, device);
-  if (device.is_meta() || o.numel() == 0) return o;
-  const View values{const_cast<void*>(data), shape, contiguous_strides(shape), source, cpu, true};
-  if (device.is_cpu()) {
-    copy_kernel(o, values);
-  } else {
-    const Tensor host = empty(shape, dtype, cpu, Category::workspace);
-    copy_kernel(host, values);
-    upload_kernel(o, host);
-  }
+  write_values(o, data, source);
   return o;
 }
 

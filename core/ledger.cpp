@@ -75,20 +75,25 @@ MemoryReport CachingAllocator::report_peak(const PeakRegion& region) const {
   return report;
 }
 
-void CachingAllocator::restart(PeakRegion* region) {
-  const std::lock_guard lock(mutex_);
+std::size_t CachingAllocator::restart_locked(PeakRegion* region) {
   region->peak = stats_.current;
   region->serial = serial_;
   region->reserved = stats_.reserved;
   region->buried.clear();
+  return stats_.current;
+}
+
+std::size_t CachingAllocator::restart(PeakRegion* region) {
+  const std::lock_guard lock(mutex_);
+  return restart_locked(region);
 }
 
 void CachingAllocator::reset_peak() { restart(&whole_); }
 
-void CachingAllocator::enter(PeakRegion* region) {
-  restart(region);
+std::size_t CachingAllocator::enter(PeakRegion* region) {
   const std::lock_guard lock(mutex_);
   regions_.push_back(region);
+  return restart_locked(region);
 }
 
 void CachingAllocator::leave(PeakRegion* region) {

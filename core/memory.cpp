@@ -31,8 +31,9 @@ class HostSource final : public MemorySource {
  public:
   void* acquire(std::size_t bytes) override {
     const bool large = bytes >= slab_bytes;
-    void* data = std::aligned_alloc(large ? slab_bytes : granule, bytes);
-    if (data && large) madvise(data, bytes, MADV_HUGEPAGE);
+    void* data = nullptr;
+    if (posix_memalign(&data, large ? slab_bytes : granule, bytes) != 0) return nullptr;
+    if (large) madvise(data, bytes, MADV_HUGEPAGE);
     return data;
   }
   void release(void* data, std::size_t bytes) override {
@@ -81,7 +82,7 @@ std::atomic<bool>& poison_flag() {
   return on;
 }
 
-constexpr std::size_t max_index = 128;
+constexpr std::size_t max_index = Device::max_index;
 
 /// One slot a device, found without a lock. Never destroyed: tensors with static lifetime may still be around.
 struct Registry {
@@ -101,7 +102,9 @@ std::unique_ptr<MemorySource> make_source(Device device) {
   if (device.is_meta()) return std::make_unique<MetaSource>();
   if (device.is_cpu()) return std::make_unique<HostSource>();
   const SourceFactory factory = registry().factories[static_cast<std::size_t>(device.kind())];
-  check(factory != nullptr, "device ", device, " is not there: this build of quipu has no CUDA back end; use cpu or meta:cuda");
+  check(factory != nullptr, "device ", device,
+        " is not there: this build of quipu has no CUDA back end; configure with -DQUIPU_CUDA=ON, or use device cpu "
+        "(or meta:cuda, which computes nothing)");
   return factory(device.index());
 }
 
@@ -150,17 +153,14 @@ void release_cached() {
   for (const Device device : devices_in_use()) release_cached(device);
 }
 
-PeakMemory::PeakMemory(Device device) : device_(device), region_(std::make_unique<PeakRegion>()) {
-  allocator_of(device_).enter(region_.get());
-  start_ = region_->peak;
-}
+PeakMemory::PeakMemory(Device device)
+    : device_(device),
+      region_(std::make_unique<PeakRegion>()),
+      start_(allocator_of(device).enter(region_.get())) {}
 PeakMemory::~PeakMemory() { allocator_of(device_).leave(region_.get()); }
 std::size_t PeakMemory::bytes() const { return allocator_of(device_).peak_of(region_.get()); }
 std::size_t PeakMemory::bytes_above() const { return bytes() - start_; }
 MemoryReport PeakMemory::report() const { return allocator_of(device_).report_peak(*region_); }
-void PeakMemory::reset() {
-  allocator_of(device_).restart(region_.get());
-  start_ = bytes();
-}
+void PeakMemory::reset() { start_ = allocator_of(device_).restart(region_.get()); }
 
 }  // namespace quipu

@@ -2,6 +2,7 @@
 // The thread pool. Work is cut into chunks by size alone, never by the number of threads, so that results are the
 // same bits on one thread and on many.
 #include <cstdint>
+#include <type_traits>
 
 namespace quipu {
 
@@ -15,6 +16,7 @@ namespace detail {
 class ChunkFunction {
  public:
   template <class F>
+    requires(!std::is_same_v<F, ChunkFunction>)  // a copy must not refer to the original
   ChunkFunction(F& f)
       : object_(&f), call_([](void* o, std::int64_t b, std::int64_t e) { (*static_cast<F*>(o))(b, e); }) {}
   void operator()(std::int64_t begin, std::int64_t end) const { call_(object_, begin, end); }

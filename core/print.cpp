@@ -10,80 +10,109 @@
 namespace quipu {
 namespace {
 
-constexpr std::int64_t edge = 3;               // entries shown at each end of a cut dimension
-constexpr std::int64_t whole_up_to = 200;      // elements; larger tensors are cut
-constexpr std::int64_t longest_uncut = 2 * edge + 1;
+constexpr std::int64_t whole_up_to = 200;  // elements; larger tensors are cut
 
-struct Printer {
-  std::vector<double> values;  // of the entries that are shown
-  DType dtype;
-  bool cut;
-  std::size_t next = 0;
-  std::size_t width = 0;
-
-  std::string number(double v) const {
-    if (dtype == DType::boolean) return v != 0 ? "true" : "false";
-    if (!is_floating(dtype)) return fmt::format("{}", static_cast<std::int64_t>(v));
-    if (std::isnan(v)) return "nan";
-    return fmt::format("{:.5g}", v);
-  }
-
-  bool is_cut(std::int64_t size) const { return cut && size > longest_uncut; }
-
-  std::string nested(const Shape& shape, int dim, int indent) {
-    if (dim == shape.size()) return fmt::format("{:>{}}", number(values[next++]), width);
-    const bool last = dim + 1 == shape.size();
-    const std::string separator = last ? ", " : ",\n" + std::string(static_cast<std::size_t>(indent) + 1, ' ');
-    std::string text = "[";
-    const std::int64_t size = shape[dim];
-    for (std::int64_t i = 0; i < size; ++i) {
-      if (i) text += separator;
-      if (is_cut(size) && i == edge) {
-        text += "...";
-        i = size - edge - 1;
-        continue;
-      }
-      text += nested(shape, dim + 1, indent + 1);
-    }
-    return text + "]";
-  }
-};
-
-/// The corners that are shown, gathered dimension by dimension.
-void gather(const Tensor& x, const Printer& p, std::vector<double>& out) {
-  const View v = x.view();
-  const auto one = [&](std::int64_t offset) {
-    const Tensor element(Ref<Storage>(&x.storage()), x.offset() + offset, {}, {}, x.dtype());
-    out.push_back(element.item());
-  };
-  const auto visit = [&](const auto& self, int dim, std::int64_t offset) -> void {
-    if (dim == v.dim()) return one(offset);
-    for (std::int64_t i = 0; i < v.size(dim); ++i) {
-      if (p.is_cut(v.size(dim)) && i == edge) i = v.size(dim) - edge;
-      self(self, dim + 1, offset + i * v.stride(dim));
-    }
-  };
-  visit(visit, 0, 0);
+/// Entries shown at each end of a cut dimension: matrices show their corners, of long stacks of
+/// matrices only the first and the last are shown.
+std::int64_t edge_of(int dim, int dims) {
+  return dim + 2 >= dims ? 3 : 1;
 }
+
+std::string text_of(double value) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.5g}", value);
+}
+
+/// All values in row-major order as text. Whole numbers are exact.
+std::vector<std::string> texts(const Tensor& x) {
+  std::vector<std::string> result;
+  if (is_floating(x.dtype())) {
+    for (const double value : x.to_vector()) result.push_back(text_of(value));
+    return result;
+  }
+  std::vector<std::int64_t> values(static_cast<std::size_t>(x.numel()));
+  read_values(x, i64, values.data());
+  for (const std::int64_t value : values) {
+    const bool truth = x.dtype() == DType::boolean;
+    result.push_back(truth ? value != 0 ? "true" : "false" : fmt::format("{}", value));
+  }
+  return result;
+}
+
+class Printer {
+ public:
+  explicit Printer(const Tensor& x) : shape_(x.shape()), cut_(x.numel() > whole_up_to) {
+    if (cut_) {
+      gather(x, 0, x.offset());
+    } else {
+      cells_ = texts(x);
+    }
+    for (const std::string& cell : cells_) width_ = std::max(width_, cell.size());
+  }
+
+  std::string text() { return nested(0); }
+
+ private:
+  bool is_cut(int dim) const { return cut_ && shape_[dim] > 2 * edge_of(dim, shape_.size()) + 1; }
+
+  /// Calls f(i) for the entries of a dimension that are shown, and gap() where some are not.
+  template <class F, class G>
+  void visit(int dim, F f, G gap) const {
+    const std::int64_t size = shape_[dim];
+    const std::int64_t edge = is_cut(dim) ? edge_of(dim, shape_.size()) : size;
+    for (std::int64_t i = 0; i < std::min(edge, size); ++i) f(i);
+    if (!is_cut(dim)) return;
+    gap();
+    for (std::int64_t i = size - edge; i < size; ++i) f(i);
+  }
+
+  /// Reads the entries that are shown.
+  void gather(const Tensor& x, int dim, std::int64_t offset) {
+    if (dim == shape_.size()) {
+      const Tensor element(Ref<Storage>(&x.storage()), offset, {}, {}, x.dtype());
+      cells_.push_back(texts(element)[0]);
+      return;
+    }
+    visit(
+        dim, [&](std::int64_t i) { gather(x, dim + 1, offset + i * x.strides()[dim]); }, [] {});
+  }
+
+  std::string nested(int dim) {
+    if (dim == shape_.size()) return fmt::format("{:>{}}", cells_[next_++], width_);
+    // Rows start on lines of their own; a blank line stands between matrices.
+    const int below = shape_.size() - dim - 1;
+    const std::string separator =
+        below == 0 ? ", "
+                   : "," + std::string(static_cast<std::size_t>(std::min(below, 2)), '\n') +
+                         std::string(static_cast<std::size_t>(dim) + 1, ' ');
+    std::string inside;
+    const auto append = [&](const std::string& part) {
+      inside += (inside.empty() ? "" : separator) + part;
+    };
+    visit(
+        dim, [&](std::int64_t) { append(nested(dim + 1)); }, [&] { append("..."); });
+    return "[" + inside + "]";
+  }
+
+  Shape shape_;
+  bool cut_;
+  std::vector<std::string> cells_;  // of the entries that are shown
+  std::size_t width_ = 0;
+  std::size_t next_ = 0;
+};
 
 }  // namespace
 
 std::string to_string(const Tensor& x) {
   if (!x.defined()) return "undefined tensor";
-  const std::string kind = fmt::format("{}{} on {}", to_string(x.dtype()), to_string(x.shape()), to_string(x.device()));
+  const std::string kind =
+      fmt::format("{}{} on {}", to_string(x.dtype()), to_string(x.shape()), to_string(x.device()));
   if (x.device().is_meta()) return "(no values) " + kind;
   if (x.numel() == 0) return "[] " + kind;
-  Printer p{{}, x.dtype(), x.numel() > whole_up_to};
-  if (p.cut) {
-    gather(x, p, p.values);
-  } else {
-    p.values = x.to_vector();
-  }
-  for (const double v : p.values) p.width = std::max(p.width, p.number(v).size());
-  const std::string body = p.nested(x.shape(), 0, 0);
-  return body + (x.dim() > 1 ? "\n" : " ") + kind;
+  return Printer(x).text() + (x.dim() > 1 ? "\n" : " ") + kind;
 }
 
-std::ostream& operator<<(std::ostream& out, const Tensor& x) { return out << to_string(x); }
+std::ostream& operator<<(std::ostream& out, const Tensor& x) {
+  return out << to_string(x);
+}
 
 }  // namespace quipu

@@ -239,12 +239,12 @@ const char* safetensors_name(DType dtype) {
 }
 
 std::string quoted_name(std::string_view name) {
-  std::size_t length = std::min<std::size_t>(name.size(), 80);
-  const bool cut = length < name.size();
-  while (cut && length > 0 && (name[length] & 0xC0) == 0x80) --length;  // not within a character
-  std::string text = "'";
-  for (const char c : name.substr(0, length)) text += (c >= 0 && c < ' ') || c == 127 ? '?' : c;
-  return text + (cut ? "...'" : "'");
+  constexpr std::size_t longest = 80;
+  using Json = nlohmann::json;
+  std::string text =
+      Json(name.substr(0, longest)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.front() = text.back() = '\'';
+  return name.size() > longest ? text + "..." : text;
 }
 
 void check_unique_names(const std::string& path, const std::vector<TensorEntry>& entries) {
@@ -258,11 +258,11 @@ void check_unique_names(const std::string& path, const std::vector<TensorEntry>&
 SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view text,
                                            std::size_t data_bytes) {
   check(!text.empty(), path, ": the header is empty");
-  check(text[0] == '{', path, ": the header must be an object, but begins with ",
-        quoted_name(text.substr(0, 1)));
+  check(text[0] == '{', path, ": the header must be an object, but does not begin with '{'");
   // The parser takes a zero byte for the end of the text.
   const std::size_t zero = text.find('\0');
-  check(zero == text.npos, path, ": the header is not JSON at its byte ", zero, ": a zero byte");
+  check(zero == text.npos, path, ": the header is not JSON at its byte ", zero + 1,
+        ": a zero byte");
   HeaderReader reader(path, data_bytes);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   SafetensorsHeader header = reader.take();

@@ -33,7 +33,7 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
 /// Throws Error, beginning with the path, when two have the same name.
 void check_unique_names(const std::string& path, const std::vector<TensorEntry>& entries);
 
-/// A name as messages show it: in quotes, cut when long, without control characters.
+/// A name as messages show it: in quotes, cut when long, without control or broken characters.
 std::string quoted_name(std::string_view name);
 
 }  // namespace quipu

@@ -37,5 +37,7 @@ std::string to_string(const Scalar& s);
 
 /// Throws unless `s` can stand beside a tensor of `dtype` without losing its fraction.
 void check_scalar(const Scalar& s, DType dtype);
+/// Throws unless an element of `dtype` can be `s`: as check_scalar, and a whole number must be in range.
+void check_value(const Scalar& s, DType dtype);
 
 }  // namespace quipu

@@ -52,15 +52,16 @@ std::string to_string(const Dims& dims) {
 }
 
 std::int64_t numel(const Shape& shape) {
+  // Sizes of 0 count as 1 here, so that strides fit as well, also those of an empty tensor.
   std::int64_t n = 1;
-  bool overflow = false;
+  bool overflow = false, empty = false;
   for (const std::int64_t size : shape) {
     check(size >= 0, "shape ", shape, " has a negative size");
-    if (size == 0) return 0;
-    overflow = __builtin_mul_overflow(n, size, &n) || overflow;
+    empty = empty || size == 0;
+    overflow = __builtin_mul_overflow(n, std::max<std::int64_t>(size, 1), &n) || overflow;
   }
   check(!overflow && n <= (std::int64_t{1} << 59), "shape ", shape, " has more elements than can be addressed");
-  return n;
+  return empty ? 0 : n;
 }
 
 Strides contiguous_strides(const Shape& shape) {

@@ -45,7 +45,7 @@ using Strides = Dims;
 /// "(2, 3)"
 std::string to_string(const Dims& dims);
 
-/// Number of elements; throws when it does not fit into 63 bits.
+/// Number of elements; throws when a size is negative or the product is beyond 2^59.
 std::int64_t numel(const Shape& shape);
 /// Row-major strides.
 Strides contiguous_strides(const Shape& shape);

@@ -20,8 +20,13 @@ Storage::~Storage() {
 
 void Storage::relabel() {
   if (!block_) return;
-  const bool held = holds_.load() > 0 && (category_ == Category::output || category_ == Category::workspace);
-  allocator_of(device_).relabel(block_, held ? Category::saved : category_);
+  const bool savable = category_ == Category::output || category_ == Category::workspace;
+  // Two threads may save and let go at once; whoever labels last looks again.
+  bool held;
+  do {
+    held = holds_.load() > 0;
+    allocator_of(device_).relabel(block_, held && savable ? Category::saved : category_);
+  } while (held != (holds_.load() > 0));
 }
 
 void Storage::set_category(Category category) {

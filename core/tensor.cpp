@@ -1,7 +1,5 @@
 #include "quipu/core/tensor.h"
 
-#include <cstring>
-
 #include "quipu/core/kernels.h"
 
 namespace quipu {
@@ -40,39 +38,49 @@ View Tensor::view() const {
   return {data, shape(), strides(), dtype(), device(), true};
 }
 
+void read_values(const Tensor& x, DType dtype, void* to) {
+  check(!x.device().is_meta(), "a tensor on ", x.device(), " has no values: they were never computed");
+  if (x.numel() == 0) return;
+  const View values{to, x.shape(), contiguous_strides(x.shape()), dtype, cpu, true};
+  if (x.device().is_cpu()) return copy_kernel(values, x);
+  Tensor dense = x;
+  if (!x.is_contiguous()) {
+    dense = workspace(x.shape(), x.dtype(), x.device());
+    copy_kernel(dense, x);
+  }
+  const Tensor host = workspace(x.shape(), x.dtype(), cpu);
+  download_kernel(dense, host);
+  copy_kernel(values, host);
+}
+
 namespace {
 
-/// The values in row-major order in `dtype`, in host memory.
-Tensor on_host(const Tensor& x, DType dtype) {
-  check(!x.device().is_meta(), "a tensor on ", x.device(), " has no values: they were never computed");
-  Tensor dense = empty(x.shape(), dtype, x.device(), Category::workspace);
-  copy_kernel(dense, x);
-  if (dense.device().is_cpu()) return dense;
-  Tensor host = empty(x.shape(), dtype, cpu, Category::workspace);
-  download_kernel(dense, host);
-  return host;
+/// The one value of a tensor, as T.
+template <class T>
+T only_value(const Tensor& x) {
+  check(x.numel() == 1, "the tensor has shape ", x.shape(), ", but only a tensor with one element has an item");
+  T value{};
+  read_values(x, dtype_of<T>, &value);
+  return value;
 }
 
 }  // namespace
 
 double Tensor::item() const {
   const OpScope op("item");
-  check(numel() == 1, "the tensor has shape ", shape(), ", but only a tensor with one element has an item");
-  return *on_host(*this, f64).data<double>();
+  return only_value<double>(*this);
 }
 
 std::int64_t Tensor::item_int() const {
   const OpScope op("item_int");
-  check(numel() == 1, "the tensor has shape ", shape(), ", but only a tensor with one element has an item");
   check(!is_floating(dtype()), "the tensor is ", dtype(), ", not whole; use item()");
-  return *on_host(*this, i64).data<std::int64_t>();
+  return only_value<std::int64_t>(*this);
 }
 
 std::vector<double> Tensor::to_vector() const {
   const OpScope op("to_vector");
-  const Tensor host = on_host(*this, f64);
   std::vector<double> values(static_cast<std::size_t>(numel()));
-  if (!values.empty()) std::memcpy(values.data(), host.data<double>(), host.nbytes());
+  read_values(*this, f64, values.data());
   return values;
 }
 
@@ -87,8 +95,10 @@ Index slice(std::int64_t start, std::optional<std::int64_t> stop, std::int64_t s
 bool same_bits(const Tensor& a, const Tensor& b) {
   const OpScope op("same_bits");
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
-  const Tensor x = on_host(a, a.dtype()), y = on_host(b, b.dtype());
-  return a.numel() == 0 || std::memcmp(x.raw_data(), y.raw_data(), x.nbytes()) == 0;
+  std::vector<char> x(a.nbytes()), y(b.nbytes());
+  read_values(a, a.dtype(), x.data());
+  read_values(b, b.dtype(), y.data());
+  return x == y;
 }
 
 }  // namespace quipu

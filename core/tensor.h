@@ -81,7 +81,7 @@ class Tensor {
   /// The one element of a one-element tensor. On meta there is none: an error.
   double item() const;
   std::int64_t item_int() const;
-  /// All elements in row-major order, converted.
+  /// All elements in row-major order, converted. Whole numbers beyond 2^53 are rounded; read_values is exact.
   std::vector<double> to_vector() const;
 
   // Views: they share storage, and gradients flow through them.
@@ -210,6 +210,10 @@ Tensor from(std::initializer_list<T> values, const Shape& shape, DType dtype = d
 }
 /// A tensor with no dimensions.
 Tensor scalar_tensor(const Scalar& value, DType dtype = f32, Device device = {});
+
+/// Copies all elements in row-major order, converted to `dtype`, to host memory. On the CPU it allocates nothing, so
+/// reading a value leaves the ledger alone.
+void read_values(const Tensor& x, DType dtype, void* to);
 
 /// How far two tensors are apart. `ok` is false when shapes or dtypes differ or a NaN stands on one side only.
 struct Difference {

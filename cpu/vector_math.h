@@ -1,23 +1,27 @@
 #pragma once
-// exp, log, tanh, sigmoid, sin, cos and pow of one number, written without branches so that a plain
+// exp, log, tanh, sigmoid, sin and cos of one number, written without branches so that a plain
 // loop over them becomes vector instructions, whatever the machine has. Results lie within 2 units
 // in the last place everywhere (tests/vector_math_test.cpp holds the figures), subnormal ones too.
 //
-// Nothing here needs a fused multiply-add to be right: where a product must be exact, one factor has
-// enough zeros at its end. The polynomials are minimax fits on the reduced interval.
+// Nothing here needs a fused multiply-add to be right: where a product must be exact, one factor
+// has enough zeros at its end. The polynomials are minimax fits on the reduced interval.
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 
-/// Before a loop whose iterations are independent, though pointers may be equal (in-place operators).
+/// Before a loop whose iterations are independent, though pointers may be equal (in-place
+/// operators).
 #if defined(__clang__)
 #define QUIPU_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define QUIPU_VECTORIZE _Pragma("GCC ivdep")
 #endif
 
-namespace quipu::cpu::math {
+/// A loop only becomes vector instructions when everything it calls is inlined.
+#define QUIPU_INLINE [[gnu::always_inline]] inline
+
+namespace quipu::on_cpu::math {
 
 /// How a floating type lies in memory.
 template <class T>
@@ -40,35 +44,36 @@ struct Format<double> {
 };
 
 template <class T>
-constexpr typename Format<T>::Bits bits_of(T x) {
+QUIPU_INLINE constexpr typename Format<T>::Bits bits_of(T x) {
   return std::bit_cast<typename Format<T>::Bits>(x);
 }
 
 /// c0 + c1 x + c2 x^2 + ...
 template <class T>
-T polynomial(T, T c) {
+QUIPU_INLINE T polynomial(T, T c) {
   return c;
 }
 template <class T, class... Rest>
-T polynomial(T x, T c, Rest... rest) {
+QUIPU_INLINE T polynomial(T x, T c, Rest... rest) {
   return c + x * polynomial(x, rest...);
 }
 
-/// The nearest whole number; |x| is below 2^21 (f32) or 2^50 (f64). The sum leaves no room for a fraction.
+/// The nearest whole number; |x| is below 2^21 (f32) or 2^50 (f64). The sum leaves no room for a
+/// fraction.
 template <class T>
-T nearest(T x) {
+QUIPU_INLINE T nearest(T x) {
   return (x + Format<T>::whole_shift) - Format<T>::whole_shift;
 }
 
 /// The low bits of a whole number, by the same shift.
 template <class T>
-typename Format<T>::Bits whole_bits(T k) {
+QUIPU_INLINE typename Format<T>::Bits whole_bits(T k) {
   return bits_of(k + Format<T>::whole_shift);
 }
 
 /// 2^k for whole k in the range of normal numbers.
 template <class T>
-T two_to(T k) {
+QUIPU_INLINE T two_to(T k) {
   return std::bit_cast<T>(whole_bits(k + Format<T>::bias) << Format<T>::mantissa_bits);
 }
 
@@ -79,10 +84,10 @@ struct SplitExp {
 };
 
 /// e^r = 1 + r + r^2 exp_tail(r) for |r| <= ln(2) / 2.
-inline float exp_tail(float r) {
+QUIPU_INLINE float exp_tail(float r) {
   return polynomial(r, 0x1p-1f, 0x1.55549p-3f, 0x1.55545ep-5f, 0x1.123b46p-7f, 0x1.6db40ep-10f);
 }
-inline double exp_tail(double r) {
+QUIPU_INLINE double exp_tail(double r) {
   return polynomial(r, 0x1.000000000000bp-1, 0x1.5555555555561p-3, 0x1.555555555008dp-5,
                     0x1.111111110d660p-7, 0x1.6c16c1859705ap-10, 0x1.a01a01bad71e3p-13,
                     0x1.a01996b8edafdp-16, 0x1.71dddfe1c6389p-19, 0x1.28b02b39b2d57p-22,
@@ -96,7 +101,7 @@ template <class T>
 inline constexpr T ln2_low = sizeof(T) == 4 ? T(0x1.0bfbe8e7bcd5ep-15) : T(0x1.9ef35793c7673p-41);
 
 template <class T>
-SplitExp<T> split_exp(T x) {
+QUIPU_INLINE SplitExp<T> split_exp(T x) {
   const T k = nearest(x * T(0x1.71547652b82fep0));
   const T a = x - k * ln2_high<T>;
   const T b = k * ln2_low<T>;
@@ -106,7 +111,7 @@ SplitExp<T> split_exp(T x) {
 }
 
 template <class T>
-T exp(T x) {
+QUIPU_INLINE T exp(T x) {
   constexpr bool single = sizeof(T) == 4;
   constexpr T lowest = single ? T(-104) : T(-746), highest = single ? T(89) : T(710);
   x = x < lowest ? lowest : x;
@@ -119,7 +124,7 @@ T exp(T x) {
 
 /// 1 / (1 + e^-x)
 template <class T>
-T sigmoid(T x) {
+QUIPU_INLINE T sigmoid(T x) {
   const T e = exp(-std::abs(x));
   const T sum = T(1) + e;
   const T sum_error = (T(1) - sum) + e;
@@ -129,10 +134,11 @@ T sigmoid(T x) {
 }
 
 /// tanh(x) = x + x z tanh_tail(z) with z = x^2, for |x| <= 0.55.
-inline float tanh_tail(float z) {
-  return polynomial(z, -0x1.55554cp-2f, 0x1.110d3cp-3f, -0x1.b92bd4p-5f, 0x1.59570ep-6f, -0x1.9bbc08p-8f);
+QUIPU_INLINE float tanh_tail(float z) {
+  return polynomial(z, -0x1.55554cp-2f, 0x1.110d3cp-3f, -0x1.b92bd4p-5f, 0x1.59570ep-6f,
+                    -0x1.9bbc08p-8f);
 }
-inline double tanh_tail(double z) {
+QUIPU_INLINE double tanh_tail(double z) {
   return polynomial(z, -0x1.55555555554a6p-2, 0x1.11111111031e3p-3, -0x1.ba1ba1adcdee9p-5,
                     0x1.664f45d29730cp-6, -0x1.226ddece7f349p-7, 0x1.d6c64b97a9189p-9,
                     -0x1.7cf567f12ea41p-10, 0x1.2fabdf9616db6p-11, -0x1.b943a84f1ea89p-13,
@@ -140,7 +146,7 @@ inline double tanh_tail(double z) {
 }
 
 template <class T>
-T tanh(T x) {
+QUIPU_INLINE T tanh(T x) {
   constexpr T flat = sizeof(T) == 4 ? T(10) : T(20);  // from here on it rounds to 1
   const T y = std::abs(x) > flat ? flat : std::abs(x);
   const T z = y * y;
@@ -152,33 +158,43 @@ T tanh(T x) {
 }
 
 /// 2 atanh(s) = 2 s + s z log_tail(z) with z = s^2, for |s| <= 0.1716.
-inline float log_tail(float z) { return polynomial(z, 0x1.55557ap-1f, 0x1.995ec6p-2f, 0x1.31e1f8p-2f); }
-inline double log_tail(double z) {
+QUIPU_INLINE float log_tail(float z) {
+  return polynomial(z, 0x1.55557ap-1f, 0x1.995ec6p-2f, 0x1.31e1f8p-2f);
+}
+QUIPU_INLINE double log_tail(double z) {
   return polynomial(z, 0x1.5555555555592p-1, 0x1.999999997fdc8p-2, 0x1.24924941f13dcp-2,
-                    0x1.c71c5208af034p-3, 0x1.74663f253aad1p-3, 0x1.39a1b27800965p-3, 0x1.2f05c92fdc3f8p-3);
+                    0x1.c71c5208af034p-3, 0x1.74663f253aad1p-3, 0x1.39a1b27800965p-3,
+                    0x1.2f05c92fdc3f8p-3);
+}
+
+/// x = 2^k m with m in [sqrt(1/2), sqrt(2)).
+template <class T>
+struct SplitLog {
+  T k, m;
+};
+/// For normal x. The exponent becomes a number by the bits of the shift, because few machines
+/// convert 64-bit whole numbers.
+template <class T>
+QUIPU_INLINE SplitLog<T> split_log(T x) {
+  using Bits = typename Format<T>::Bits;
+  constexpr int mantissa_bits = Format<T>::mantissa_bits;
+  constexpr Bits one = bits_of(T(1));
+  const Bits bits = bits_of(x);
+  const Bits exponent = (bits + (one - Format<T>::sqrt_half)) >> mantissa_bits;
+  const T shifted = std::bit_cast<T>(bits_of(Format<T>::whole_shift) + exponent);
+  return {shifted - (Format<T>::whole_shift + Format<T>::bias),
+          std::bit_cast<T>(bits - ((exponent << mantissa_bits) - one))};
 }
 
 template <class T>
-T log(T x) {
-  using Bits = typename Format<T>::Bits;
-  constexpr int mantissa_bits = Format<T>::mantissa_bits;
-  constexpr bool single = sizeof(T) == 4;
+QUIPU_INLINE T log(T x) {
   constexpr T infinity = std::numeric_limits<T>::infinity();
+  constexpr T grow = T(typename Format<T>::Bits{1} << Format<T>::mantissa_bits);
+  const bool subnormal = x < std::numeric_limits<T>::min();
+  const SplitLog<T> e = split_log(subnormal ? x * grow : x);
+  const T k = e.k - (subnormal ? T(Format<T>::mantissa_bits) : T(0));
 
-  const bool tiny = x < std::numeric_limits<T>::min();
-  const T grow = single ? T(0x1p23) : T(0x1p52);
-  const Bits bits = bits_of(tiny ? x * grow : x);
-  // x = 2^k m with m in [sqrt(1/2), sqrt(2)). The exponent field, offset to stay positive, becomes a number by
-  // the bits of the shift; no conversion of 64-bit whole numbers is needed.
-  constexpr Bits offset = bits_of(T(1)) - Format<T>::sqrt_half;
-  const Bits field = (bits + offset) >> mantissa_bits;
-  const Bits one_exponent = bits_of(T(1)) >> mantissa_bits;
-  const T m = std::bit_cast<T>(bits - ((field - one_exponent) << mantissa_bits));
-  const T raised = std::bit_cast<T>(bits_of(Format<T>::whole_shift) + field);
-  T k = raised - (Format<T>::whole_shift + Format<T>::bias);
-  k -= tiny ? T(mantissa_bits) : T(0);
-
-  const T f = m - T(1);
+  const T f = e.m - T(1);
   const T s = f / (T(2) + f);
   const T z = s * s;
   // 2 s = f - s f, and f is exact.
@@ -194,12 +210,13 @@ struct SinCos {
   T sin, cos;
 };
 
-/// Arguments up to this size are reduced exactly enough by `sincos`; beyond it, use std::sin and std::cos.
+/// Arguments up to this size are reduced exactly enough by `sincos`; beyond it, use std::sin and
+/// std::cos.
 inline constexpr double sincos_limit = 0x1p20;
 
 /// sin and cos of (k pi/2 + r + rest), |r| <= pi/4, from those of r.
 template <class T>
-SinCos<T> turn(T k, T sin_r, T cos_r) {
+QUIPU_INLINE SinCos<T> turn(T k, T sin_r, T cos_r) {
   using Bits = typename Format<T>::Bits;
   constexpr int sign_from_bit_1 = static_cast<int>(8 * sizeof(T)) - 2;
   const Bits quarter = whole_bits(k);
@@ -212,13 +229,14 @@ SinCos<T> turn(T k, T sin_r, T cos_r) {
 
 inline constexpr double two_over_pi = 0x1.45f306dc9c883p-1;
 // pi/2 in parts of 33 bits: their products with whole numbers up to 2^20 are exact.
-inline constexpr double half_pi_1 = 0x1.921fb544p0, half_pi_2 = 0x1.0b4611a6p-34, half_pi_3 = 0x1.3198a2ep-69,
-                        half_pi_4 = 0x1.b839a252049c1p-104;
+inline constexpr double half_pi_1 = 0x1.921fb544p0, half_pi_2 = 0x1.0b4611a6p-34,
+                        half_pi_3 = 0x1.3198a2ep-69, half_pi_4 = 0x1.b839a252049c1p-104;
 
 /// Both at once, since they share nearly all the work. The argument is reduced in f64.
-inline SinCos<float> sincos(float x) {
+QUIPU_INLINE SinCos<float> sincos(float x) {
   const double k = nearest(static_cast<double>(x) * two_over_pi);
-  const float r = static_cast<float>((static_cast<double>(x) - k * half_pi_1) - k * (half_pi_2 + half_pi_3));
+  const float r =
+      static_cast<float>((static_cast<double>(x) - k * half_pi_1) - k * (half_pi_2 + half_pi_3));
   const float z = r * r;
   const float sin_r = r + r * z * polynomial(z, -0x1.555546p-3f, 0x1.11076p-7f, -0x1.994e84p-13f);
   const float cos_r =
@@ -226,7 +244,7 @@ inline SinCos<float> sincos(float x) {
   return turn(static_cast<float>(k), sin_r, cos_r);
 }
 
-inline SinCos<double> sincos(double x) {
+QUIPU_INLINE SinCos<double> sincos(double x) {
   const double k = nearest(x * two_over_pi);
   // x - k pi/2 = r + rest; the first difference is exact, the second one's error is kept.
   const double a = x - k * half_pi_1;
@@ -239,11 +257,29 @@ inline SinCos<double> sincos(double x) {
   const double rest = (high - r) + low;
 
   const double z = r * r;
-  const double s = polynomial(z, -0x1.5555555555549p-3, 0x1.111111110f882p-7, -0x1.a01a019c126c0p-13,
-                              0x1.71de357852382p-19, -0x1.ae5e66a577bc2p-26, 0x1.5d931cbf44e4fp-33);
-  const double c = polynomial(z, 0x1.555555555554cp-5, -0x1.6c16c16c151b4p-10, 0x1.a01a019cb65e8p-16,
-                              -0x1.27e4f80ce95bep-22, 0x1.1ee9edbcf795ap-29, -0x1.8faf7a832eef8p-37);
+  const double s =
+      polynomial(z, -0x1.5555555555549p-3, 0x1.111111110f882p-7, -0x1.a01a019c126c0p-13,
+                 0x1.71de357852382p-19, -0x1.ae5e66a577bc2p-26, 0x1.5d931cbf44e4fp-33);
+  const double c =
+      polynomial(z, 0x1.555555555554cp-5, -0x1.6c16c16c151b4p-10, 0x1.a01a019cb65e8p-16,
+                 -0x1.27e4f80ce95bep-22, 0x1.1ee9edbcf795ap-29, -0x1.8faf7a832eef8p-37);
   return turn(k, r + (r * z * s + rest), (1.0 - 0.5 * z) + (z * z * c - r * rest));
 }
 
-}  // namespace quipu::cpu::math
+/// True when `sincos` reaches all of x; NaN counts as within.
+template <class T>
+bool within_sincos_limit(const T* x, std::int64_t n) {
+  int beyond = 0;
+  QUIPU_VECTORIZE
+  for (std::int64_t i = 0; i < n; ++i) beyond |= std::abs(x[i]) > T(sincos_limit) ? 1 : 0;
+  return beyond == 0;
+}
+
+/// The same for any argument, with a branch.
+template <class T>
+SinCos<T> sincos_anywhere(T x) {
+  if (std::abs(x) > T(sincos_limit)) return {std::sin(x), std::cos(x)};
+  return sincos(x);
+}
+
+}  // namespace quipu::on_cpu::math

@@ -1,6 +1,6 @@
 // Changes in place. Nothing is recorded; what a tape has recorded or still needs is protected by
 // versions.
-#include <algorithm>
+#include <utility>
 
 #include "quipu/autograd/knot.h"
 #include "quipu/core/kernels.h"
@@ -22,13 +22,12 @@ void check_target(const Tensor& x) {
   }
 }
 
-/// The range of bytes between the first and the last element.
-std::pair<std::intptr_t, std::intptr_t> extent(const View& v) {
-  const auto bytes = static_cast<std::int64_t>(size_of(v.dtype));
-  auto low = reinterpret_cast<std::intptr_t>(v.data), high = low + bytes;
-  for (int d = 0; d < v.dim(); ++d) {
-    const std::int64_t step = (v.size(d) - 1) * v.stride(d) * bytes;
-    (step < 0 ? low : high) += step;
+/// The first and one past the last element of its storage that a tensor reaches.
+std::pair<std::int64_t, std::int64_t> extent(const Tensor& x) {
+  std::int64_t low = x.offset(), high = low + 1;
+  for (int d = 0; d < x.dim(); ++d) {
+    const std::int64_t reach = (x.size(d) - 1) * x.strides()[d];
+    (reach < 0 ? low : high) += reach;
   }
   return {low, high};
 }
@@ -36,16 +35,14 @@ std::pair<std::intptr_t, std::intptr_t> extent(const View& v) {
 /// Whether writing to `target` element by element could change a value of `source` before it is
 /// read.
 bool disturbs(const Tensor& target, const Tensor& source) {
-  if (&target.storage() != &source.storage() || target.numel() == 0 || source.numel() == 0)
-    return false;
-  const View x = target, y = source;
-  if (x.data == y.data && x.dtype == y.dtype &&
-      broadcast_strides(y.shape, y.strides, x.shape) == x.strides) {
+  if (&target.storage() != &source.storage() || target.numel() == 0) return false;
+  if (target.dtype() != source.dtype()) return true;
+  const Strides strides = broadcast_strides(source.shape(), source.strides(), target.shape());
+  if (target.offset() == source.offset() && strides == target.strides())
     return false;  // each element meets itself
-  }
-  const auto [x_low, x_high] = extent(x);
-  const auto [y_low, y_high] = extent(y);
-  return x_low < y_high && y_low < x_high;
+  const auto [low, high] = extent(target);
+  const auto [source_low, source_high] = extent(source);
+  return low < source_high && source_low < high;
 }
 
 /// `source` after all checks, or a copy of it where the two overlap.

@@ -1,5 +1,7 @@
 #include "quipu/ops/join.h"
 
+#include <algorithm>
+
 #include "quipu/autograd/knot.h"
 #include "quipu/core/kernels.h"
 #include "quipu/ops/checks.h"

@@ -4,6 +4,7 @@
 // product as well.
 #include "quipu/ops/matmul.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "quipu/autograd/knot.h"

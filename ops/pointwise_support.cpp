@@ -7,13 +7,14 @@ namespace quipu {
 PointwiseResult match_terms(const Term& a, const Term& b) {
   const Tensor& x = a.tensor();
   const Tensor& y = b.tensor();
-  if (x.defined() && y.defined()) {
+  if (a.is_tensor() && b.is_tensor()) {
     check_same_device("a", x, "b", y);
     return {broadcast_shapes(x.shape(), y.shape()), promote(x.dtype(), y.dtype()), x.device()};
   }
-  check(x.defined() || y.defined(), "neither a nor b is a tensor; make one with scalar_tensor()");
-  const Tensor& tensor = x.defined() ? x : y;
-  check_scalar(x.defined() ? b.scalar() : a.scalar(), tensor.dtype());
+  check(a.is_tensor() || b.is_tensor(),
+        "neither a nor b is a tensor; make one with scalar_tensor()");
+  const Tensor& tensor = a.is_tensor() ? x : y;
+  check_scalar(a.is_tensor() ? b.scalar() : a.scalar(), tensor.dtype());
   return {tensor.shape(), tensor.dtype(), tensor.device()};
 }
 

@@ -55,21 +55,15 @@ struct ReshapeRule {
 Shape complete(const Tensor& x, Shape shape) {
   const Shape asked = shape;
   int open = -1;
-  std::int64_t known = 1;
   for (int d = 0; d < shape.size(); ++d) {
-    if (shape[d] == -1) {
-      check(open < 0, "shape ", asked, " has more than one -1");
-      open = d;
-    } else {
-      check(shape[d] >= 0, "shape ", asked, " has a negative size");
-      known *= shape[d];
-    }
+    if (shape[d] != -1) continue;
+    check(open < 0, "shape ", asked, " has more than one -1");
+    open = d;
+    shape[d] = 1;
   }
-  if (open >= 0) {
-    check(known > 0 && x.numel() % known == 0, "shape ", asked, " does not fit the ", x.numel(), " elements of ",
-          x.shape());
-    shape[open] = x.numel() / known;
-  }
+  const std::int64_t known = numel(shape);
+  if (open >= 0 && known > 0) shape[open] = x.numel() / known;
+  check(open < 0 || known > 0, "shape ", asked, " leaves -1 open: any size fits beside a size of 0");
   check(numel(shape) == x.numel(), "shape ", asked, " does not fit the ", x.numel(), " elements of ", x.shape());
   return shape;
 }
@@ -141,12 +135,26 @@ struct ExpandRule {
   void backward(const Tensor& d_o, Grads& d) const { d.add(0, d_o); }
 };
 
-/// Counts negative positions from the end; throws when it is not in [0, size].
-std::int64_t wrap_bound(std::int64_t at, std::int64_t size, const char* what, const Tensor& x, int dim) {
-  const std::int64_t wrapped = at < 0 ? at + size : at;
-  check(wrapped >= 0 && wrapped <= size, what, " ", at, " is out of range for dimension ", dim, " of shape ", x.shape());
-  return wrapped;
+void check_position(std::int64_t index, const Shape& shape, int dim) {
+  check(index >= -shape[dim] && index < shape[dim], "index ", index, " is out of range for dimension ", dim,
+        " of shape ", shape);
 }
+
+/// [start, stop) of a dimension, counted from its front; throws when it is not within it.
+struct Range {
+  Range(std::int64_t first, std::optional<std::int64_t> last, const Shape& shape, int dim)
+      : start(wrap(first, "start", shape, dim)), stop(wrap(last.value_or(shape[dim]), "stop", shape, dim)) {
+    check(start <= stop, "start ", first, " lies behind stop ", last.value_or(shape[dim]), " in dimension ", dim,
+          " of shape ", shape);
+  }
+  static std::int64_t wrap(std::int64_t at, const char* what, const Shape& shape, int dim) {
+    const std::int64_t wrapped = at < 0 ? at + shape[dim] : at;
+    check(wrapped >= 0 && wrapped <= shape[dim], what, " ", at, " is out of range for dimension ", dim, " of shape ",
+          shape);
+    return wrapped;
+  }
+  std::int64_t start, stop;
+};
 
 }  // namespace
 
@@ -194,11 +202,11 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::optional<std::int64_t> st
   const OpScope op("slice");
   const int d = wrap_dim(dim, this->dim());
   check(step >= 1, "the step is ", step, ", but must be at least 1");
-  const std::int64_t from = wrap_bound(start, shape()[d], "start", *this, d);
-  const std::int64_t to = stop ? wrap_bound(*stop, shape()[d], "stop", *this, d) : shape()[d];
-  check(from <= to, "start ", start, " lies behind stop ", stop.value_or(shape()[d]), " in dimension ", d, " of shape ",
-        shape());
-  const PartRule part{d, from, (to - from + step - 1) / step, step, false};
+  const Range range(start, stop, shape(), d);
+  const std::int64_t span = range.stop - range.start;
+  const std::int64_t size = span / step + (span % step != 0);
+  // The step of a single entry does not matter, but a huge one must not overflow.
+  const PartRule part{d, range.start, size, size > 1 ? step : 1, false};
   return tie(part.project(*this), {*this}, part);
 }
 
@@ -206,9 +214,8 @@ Tensor Tensor::select(int dim, std::int64_t index) const {
   const OpScope op("select");
   check(this->dim() > 0, "a tensor without dimensions has nothing to select from");
   const int d = wrap_dim(dim, this->dim());
-  const std::int64_t size = shape()[d];
-  check(index >= -size && index < size, "index ", index, " is out of range for dimension ", d, " of shape ", shape());
-  const PartRule part{d, index < 0 ? index + size : index, 1, 1, true};
+  check_position(index, shape(), d);
+  const PartRule part{d, index < 0 ? index + shape()[d] : index, 1, 1, true};
   return tie(part.project(*this), {*this}, part);
 }
 
@@ -272,13 +279,23 @@ Tensor Tensor::index(const std::vector<Index>& indices) const {
   check(rests <= 1, "`rest` may stand only once in an index");
   check(named <= dim(), named, " dimensions are indexed, but the tensor has shape ", shape());
   Tensor x = *this;
-  int d = 0;
+  int d = 0;        // of x
+  int dropped = 0;  // dimension d of x is d + dropped of this tensor, which errors are about
   for (const Index& i : indices) {
     switch (i.kind) {
-      case Index::Kind::at: x = x.select(d, i.start); break;
-      case Index::Kind::range: x = x.slice(d++, i.start, i.stop, i.step); break;
+      case Index::Kind::at:
+        check_position(i.start, shape(), d + dropped++);
+        x = x.select(d, i.start);
+        break;
+      case Index::Kind::range:
+        static_cast<void>(Range(i.start, i.stop, shape(), d + dropped));
+        x = x.slice(d++, i.start, i.stop, i.step);
+        break;
       case Index::Kind::all: ++d; break;
-      case Index::Kind::new_axis: x = x.unsqueeze(d++); break;
+      case Index::Kind::new_axis:
+        x = x.unsqueeze(d++);
+        --dropped;
+        break;
       case Index::Kind::rest: d += dim() - named; break;
     }
   }

@@ -19,7 +19,9 @@ struct Layers {
       weights.back().set_requires_grad();
     }
   }
-  Tensor layer(std::size_t i, const Tensor& x) const { return tanh(exp(tanh(matmul(x, weights[i])))); }
+  Tensor layer(std::size_t i, const Tensor& x) const {
+    return tanh(exp(tanh(matmul(x, weights[i]))));
+  }
 };
 
 Tensor run(const Layers& net, Tensor x, bool again) {
@@ -81,7 +83,8 @@ TEST_CASE("recompute: random numbers drawn inside come out the same") {
   x.set_requires_grad();
   manual_seed(3);
   Tape tape;
-  const Tensor y = recompute([](const std::vector<Tensor>& in) { return dropout(in[0], 0.5); }, {x});
+  const Tensor y =
+      recompute([](const std::vector<Tensor>& in) { return dropout(in[0], 0.5); }, {x});
   const Tensor after = rand({4});
   tape.backward(sum(y));
   CHECK(same_bits(x.grad(), y.detach()));  // both are the mask times 2
@@ -94,7 +97,9 @@ TEST_CASE("recompute: nested, and without a tape") {
   const Tensor x = from({0.5, 0.25});
   x.set_requires_grad();
   const auto inner = [](const std::vector<Tensor>& in) { return exp(in[0]) * in[0]; };
-  const auto outer = [&](const std::vector<Tensor>& in) { return recompute(inner, {in[0] * 2.0}) * in[0]; };
+  const auto outer = [&](const std::vector<Tensor>& in) {
+    return recompute(inner, {in[0] * 2.0}) * in[0];
+  };
   const auto plain = [&](const std::vector<Tensor>& in) { return inner({in[0] * 2.0}) * in[0]; };
   CHECK(same_bits(recompute(outer, {x}), plain({x})));
   Tape tape;
@@ -110,7 +115,10 @@ TEST_CASE("recompute: a function that changes its mind is an error") {
   int calls = 0;
   Tape tape;
   const Tensor y = recompute(
-      [&](const std::vector<Tensor>& in) { return calls++ ? in[0](slice(0, 1)) * 1.0 : in[0] * 1.0; }, {x});
+      [&](const std::vector<Tensor>& in) {
+        return calls++ ? in[0](slice(0, 1)) * 1.0 : in[0] * 1.0;
+      },
+      {x});
   expect_error([&] { tape.backward(sum(y)); }, "recompute", "(2,)", "(1,)");
 }
 
@@ -138,6 +146,7 @@ TEST_CASE("anomaly: the first NaN in backward names operator, scope and tensor")
     const MemoryScope scope("block7");
     y = sqrt(x);
   }
-  expect_error([&] { tape.backward(sum(y)); }, "sqrt backward", "gradient of input 0", "element 1", "block7");
+  expect_error([&] { tape.backward(sum(y)); }, "sqrt backward", "gradient of input 0", "element 1",
+               "block7");
   CHECK(x.grad_is_partial());
 }

@@ -1,5 +1,7 @@
 #include "support.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <system_error>
 
@@ -31,8 +33,10 @@ EachDevice::EachDevice() {
 
 EachDevice::~EachDevice() {
   // doctest plans the next round from the subcases that it meets after the one it was in.
-  for (const Device& other : test_devices()) {
-    if (other != device) enter(subcase_, other);
+  const std::vector<Device>& devices = test_devices();
+  const auto current = std::find(devices.begin(), devices.end(), device);
+  for (auto later = current; later != devices.end(); ++later) {
+    if (later != current) enter(subcase_, *later);
   }
 }
 

@@ -21,8 +21,61 @@ Tensor leaf(std::initializer_list<double> values) {
   return leaf(values, {static_cast<std::int64_t>(values.size())});
 }
 
-std::vector<double> values(const Tensor& x) { return x.to_vector(); }
+std::vector<double> values(const Tensor& x) {
+  return x.to_vector();
+}
 using Values = std::vector<double>;
+
+struct WritesBoth {
+  static constexpr const char* name = "writes_both";
+  Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
+  void backward(const Tensor& d_o, Grads& d) const {
+    const Grad first = d[0], second = d[1];  // both out at once
+    REQUIRE(first.view.data != second.view.data);
+    const Tensor twice = d_o * 2.0;
+    add_into_kernel(second, twice);
+    add_into_kernel(first, d_o);
+  }
+};
+
+struct NotesBoth {
+  static constexpr const char* name = "notes_both";
+  const void** where;
+  Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
+  void backward(const Tensor& d_o, Grads& d) const {
+    const Grad first = d[0], second = d[1];
+    where[0] = first.view.data;
+    where[1] = second.view.data;
+    add_into_kernel(second, d_o);
+    add_into_kernel(first, d_o);
+  }
+};
+
+struct Fails {
+  static constexpr const char* name = "fails";
+  Tensor forward(const Tensor& x) { return x + 0.0; }
+  void backward(const Tensor&, Grads&) const { throw Error("on purpose"); }
+};
+
+struct Counts {
+  static constexpr const char* name = "counts";
+  int* calls;
+  Tensor forward(const Tensor& x) { return x + 0.0; }
+  void backward(const Tensor& d_o, Grads& d) const {
+    ++*calls;
+    d.pass(0, d_o);
+  }
+};
+
+struct Cube {
+  static constexpr const char* name = "cube";
+  Saved x;
+  Tensor forward(const Tensor& in) {
+    x = save(in);
+    return in * in * in;
+  }
+  void backward(const Tensor& d_o, Grads& d) const { d.add(0, 3 * d_o * x.get() * x.get()); }
+};
 
 }  // namespace
 
@@ -165,8 +218,16 @@ TEST_CASE("tape: a loss of another tape, or none, says so") {
   expect_error([&] { tape.backward(from({1.0})); }, "backward", "no tape recorded this loss");
   const Tensor wide = x * from({1.0, 2.0});
   expect_error([&] { tape.backward(wide); }, "backward", "(2,)", "upstream");
-  expect_error([&] { tape.backward(wide, {.upstream = from({1.0, 2.0, 3.0})}); }, "upstream", "(3,)", "(2,)");
-  expect_error([&] { tape.backward(wide, {.upstream = from({1.0f, 2.0f})}); }, "upstream", "f32", "f64");
+  expect_error(
+      [&] {
+        tape.backward(wide, {.upstream = from({1.0, 2.0, 3.0})});
+      },
+      "upstream", "(3,)", "(2,)");
+  expect_error(
+      [&] {
+        tape.backward(wide, {.upstream = from({1.0f, 2.0f})});
+      },
+      "upstream", "f32", "f64");
 }
 
 TEST_CASE("tape: other threads record nothing unless they open a tape") {
@@ -186,7 +247,7 @@ TEST_CASE("tape: other threads record nothing unless they open a tape") {
 TEST_CASE("tape: the upstream gradient is borrowed, never added into") {
   const Tensor x = leaf({1, 2}), up = from({10.0, 20.0});
   Tape tape;
-  const Tensor y = x + x;   // passes its gradient on twice
+  const Tensor y = x + x;  // passes its gradient on twice
   const Tensor z = y + 0.0;
   tape.backward(z, {.upstream = up});
   CHECK(values(up) == Values{10, 20});
@@ -197,8 +258,8 @@ TEST_CASE("tape: a gradient that is handed on is copied before anything is added
   const Tensor x = leaf({1, 2}), y = leaf({3, 4});
   Tape tape;
   const Tensor a = x * 1.0, b = y * 1.0;
-  const Tensor s = a + b;             // one buffer passed to both
-  const Tensor t = s + a * 2.0;       // a gets more
+  const Tensor s = a + b;        // one buffer passed to both
+  const Tensor t = s + a * 2.0;  // a gets more
   tape.backward(t, {.upstream = from({1.0, 10.0})});
   CHECK(values(x.grad()) == Values{3, 30});
   CHECK(values(y.grad()) == Values{1, 10});
@@ -244,7 +305,8 @@ TEST_CASE("tape: a hook on a view gets a buffer of its own") {
   CHECK(values(x.grad()) == Values{1, 1, 31, 31});
 }
 
-TEST_CASE("tape: a hook that returns nothing keeps the gradient; one of another shape is an error") {
+TEST_CASE(
+    "tape: a hook that returns nothing keeps the gradient; one of another shape is an error") {
   const Tensor x = leaf({1, 2});
   x.add_hook([](const Tensor&) { return Tensor(); });
   {
@@ -255,7 +317,8 @@ TEST_CASE("tape: a hook that returns nothing keeps the gradient; one of another 
   x.add_hook([](const Tensor&) { return from({1.0}); });
   Tape tape;
   expect_error([&] { tape.backward(sum(x * 2.0)); }, "hook", "(1,)", "(2,)");
-  expect_error([&] { from({1.0}).add_hook([](const Tensor& g) { return g; }); }, "add_hook", "no gradient");
+  expect_error([&] { from({1.0}).add_hook([](const Tensor& g) { return g; }); }, "add_hook",
+               "no gradient");
 }
 
 TEST_CASE("tape: views pass a strided part of the parent's gradient") {
@@ -291,40 +354,17 @@ TEST_CASE("tape: expand reduces, and its gradient never has stride 0") {
 }
 
 TEST_CASE("tape: one kernel that writes two gradients of one tensor gets a second buffer") {
-  struct Both {
-    static constexpr const char* name = "both";
-    Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
-    void backward(const Tensor& d_o, Grads& d) const {
-      const Grad first = d[0], second = d[1];  // both out at once
-      REQUIRE(first.view.data != second.view.data);
-      const Tensor twice = d_o * 2.0;
-      add_into_kernel(second, twice);
-      add_into_kernel(first, d_o);
-    }
-  };
   const Tensor x = leaf({1, 2});
   Tape tape;
-  tape.backward(sum(apply(Both{}, x, x)));
+  tape.backward(sum(apply(WritesBoth{}, x, x)));
   CHECK(values(x.grad()) == Values{3, 3});
 }
 
 TEST_CASE("tape: disjoint parts of one tensor need no second buffer") {
-  struct Both {
-    static constexpr const char* name = "both";
-    const void** where;
-    Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
-    void backward(const Tensor& d_o, Grads& d) const {
-      const Grad first = d[0], second = d[1];
-      where[0] = first.view.data;
-      where[1] = second.view.data;
-      add_into_kernel(second, d_o);
-      add_into_kernel(first, d_o);
-    }
-  };
   const Tensor x = leaf({1, 2, 3, 4, 5, 6, 7, 8}, {2, 4});
   const void* where[2];
   Tape tape;
-  tape.backward(sum(apply(Both{where}, x(all, slice(0, 2)), x(all, slice(2, 4)))));
+  tape.backward(sum(apply(NotesBoth{where}, x(all, slice(0, 2)), x(all, slice(2, 4)))));
   CHECK(where[0] == x.grad().raw_data());
   CHECK(where[1] == x.grad().data<double>() + 2);
   CHECK(values(x.grad()) == Values(8, 1.0));
@@ -401,11 +441,6 @@ TEST_CASE("tape: a saved output holds storage, not its knot") {
 }
 
 TEST_CASE("tape: an exception in backward spends the tape and marks gradients as partial") {
-  struct Fails {
-    static constexpr const char* name = "fails";
-    Tensor forward(const Tensor& x) { return x + 0.0; }
-    void backward(const Tensor&, Grads&) const { throw Error("on purpose"); }
-  };
   const Tensor x = leaf({1, 2}), y = leaf({3, 4});
   {
     Tape tape;
@@ -439,15 +474,6 @@ TEST_CASE("tape: gradients() returns and stores nothing, for leaves and for what
 }
 
 TEST_CASE("tape: gradients() does not compute what nobody asked for") {
-  struct Counts {
-    static constexpr const char* name = "counts";
-    int* calls;
-    Tensor forward(const Tensor& x) { return x + 0.0; }
-    void backward(const Tensor& d_o, Grads& d) const {
-      ++*calls;
-      d.pass(0, d_o);
-    }
-  };
   const Tensor x = leaf({1}), y = leaf({2});
   int calls = 0;
   Tape tape;
@@ -476,21 +502,13 @@ TEST_CASE("tape: printing shows one row a knot") {
   }
   const std::string text = tape.text();
   CAPTURE(text);
-  for (const char* part : {"matmul", "tanh", "f32(4, 2)", "layer1", "saved", "workspace", "2 knots"}) {
+  for (const char* part :
+       {"matmul", "tanh", "f32(4, 2)", "layer1", "saved", "workspace", "2 knots"}) {
     CHECK(text.find(part) != std::string::npos);
   }
 }
 
 TEST_CASE("tape: a user's operator in one struct") {
-  struct Cube {
-    static constexpr const char* name = "cube";
-    Saved x;
-    Tensor forward(const Tensor& in) {
-      x = save(in);
-      return in * in * in;
-    }
-    void backward(const Tensor& d_o, Grads& d) const { d.add(0, 3 * d_o * x.get() * x.get()); }
-  };
   const Tensor x = leaf({1, 2, 3});
   CHECK(gradcheck([](const std::vector<Tensor>& in) { return apply(Cube{}, in[0]); }, {x}));
   CHECK(values(apply(Cube{}, x)) == Values{1, 8, 27});

@@ -55,7 +55,8 @@ function write_commands(kind,   i, command) {
 
 function finish_block(   i) {
   if (info == "cpp" || info == "cpp fragment") write_program(substr(info, 5))
-  else if (info ~ /^cpp/) refuse(first, "```" info " is not known here")
+  else if (info ~ /^cpp/ || (page == "README.md" && tolower(info) ~ /^(c\+\+|cxx|cc)/))
+    refuse(first, "```" info ": a C++ block is marked ```cpp or ```cpp fragment")
   else if (info == "text prints") write_expected()
   else if (info == "sh" || info == "sh run") write_commands(substr(info, 4))
   else if (info == "cmake") for (i = 1; i <= count; ++i) print page ":" first + i "\t" block[i] > (out "/cmake")

@@ -1,0 +1,92 @@
+#include "limits.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "quipu/core/error.h"
+#include "quipu/core/parallel.h"
+
+namespace quipu::bench {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int vector_bytes = 64, chains = 24;
+#elif defined(__AVX__)
+constexpr int vector_bytes = 32, chains = 12;
+#else
+constexpr int vector_bytes = 16, chains = 12;
+#endif
+
+/// Seconds of the fastest of `runs` calls.
+template <class F>
+double best_seconds(int runs, F f) {
+  double best = 1e300;
+  for (int run = 0; run < runs; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+/// `steps` multiply-adds in each of several independent chains: more chains than a multiply-add
+/// takes cycles, times the two that can start in each, and all of them in registers.
+template <class T>
+T run_chains(T factor, T summand, std::int64_t steps) {
+  typedef T Vector __attribute__((vector_size(vector_bytes)));
+  const Vector f = Vector{} + factor, s = Vector{} + summand;
+  Vector sums[chains];
+  for (int i = 0; i < chains; ++i) sums[i] = Vector{} + T(i);  // all different, or they become one
+  for (std::int64_t step = 0; step < steps; ++step) {
+#pragma GCC unroll 24
+    for (int i = 0; i < chains; ++i) sums[i] = sums[i] * f + s;
+  }
+  Vector total{};
+  for (const Vector& sum : sums) total += sum;
+  return total[0];
+}
+
+template <class T>
+double measure_peak() {
+  constexpr std::int64_t steps = 1 << 14;
+  constexpr double lanes = static_cast<double>(vector_bytes / sizeof(T));
+  // Read at run time, so that nothing can be computed in advance.
+  volatile T factor = T(0.5), summand = T(1), sink = T(0);
+  // Eight chunks a thread let a thread that came late catch up.
+  const int chunks = 8 * num_threads();
+  const double seconds = best_seconds(100, [&] {
+    parallel_for(chunks, 1, [&](std::int64_t, std::int64_t) {
+      const T result = run_chains<T>(factor, summand, steps);
+      if (result == T(-1)) sink = result;
+    });
+  });
+  return 2.0 * lanes * chains * static_cast<double>(steps) * chunks / seconds;
+}
+
+}  // namespace
+
+double copy_bandwidth(std::size_t bytes) {
+  constexpr std::int64_t grain = 256 << 10;
+  std::vector<char> from(bytes, 1), to(bytes, 2);
+  // As many runs as move a few hundred megabytes, so that one of them is undisturbed.
+  const int runs = static_cast<int>(std::clamp<std::size_t>((512u << 20) / (bytes + 1), 10, 1000));
+  const double seconds = best_seconds(runs, [&] {
+    parallel_for(static_cast<std::int64_t>(bytes), grain,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   std::memcpy(to.data() + begin, from.data() + begin,
+                               static_cast<std::size_t>(end - begin));
+                 });
+  });
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+double multiply_add_peak(DType dtype) {
+  check(dtype == f32 || dtype == f64, "multiply_add_peak: wanted f32 or f64, got ", dtype);
+  return dtype == f32 ? measure_peak<float>() : measure_peak<double>();
+}
+
+}  // namespace quipu::bench

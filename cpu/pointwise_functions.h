@@ -1,0 +1,22 @@
+#pragma once
+// The loops behind `Pointwise`: one a function and compute type, over dense tiles.
+#include <cstdint>
+
+#include "quipu/ops/pointwise_kernels.h"
+
+namespace quipu::on_cpu {
+
+/// o[i] = f(a[i], b[i], c[i]) for n elements; o may be one of the operands. Operands that f does
+/// not have are not read.
+template <class T>
+using PointwiseFunction = void (*)(const T* a, const T* b, const T* c, T* o, std::int64_t n);
+
+/// The loop for f; T is float, double or int64_t. Null if f does not exist for whole numbers.
+template <class T>
+PointwiseFunction<T> pointwise_function(Pointwise f);
+
+/// The type that f is computed in: f64 if an operand is f64, f32 if one is another floating type,
+/// else i64. Scalars only count if they have a fraction that i64 would lose.
+DType pointwise_type(const Operands& in);
+
+}  // namespace quipu::on_cpu

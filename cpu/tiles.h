@@ -1,0 +1,107 @@
+#pragma once
+// Feeds tiles to pointwise loops: dense stretches of a compute type, whatever the operands' strides
+// and element types. An operand that is dense already is passed as it lies; anything else is
+// gathered and converted into a tile that stays in the first-level cache.
+#include "convert.h"
+#include "layout.h"
+
+namespace quipu::on_cpu {
+
+/// Elements of a tile: 8 KiB, so that four fit into a first-level cache of 32 KiB.
+template <class T>
+inline constexpr std::int64_t tile_size = 8192 / static_cast<std::int64_t>(sizeof(T));
+
+/// Elements that a thread takes at a time.
+inline constexpr std::int64_t chunk_size = 32768;
+
+/// One operand's elements in the row-major order of a loop.
+class Path {
+ public:
+  Path() = default;
+  /// The elements of `view` in the order of the given strides, from the element at `start`.
+  Path(const View& view, const Shape& shape, const Strides& strides, std::int64_t start)
+      : layout_(Layout<1>{shape, {strides}}.merged()),
+        data_(on_cpu::at(view, start)),
+        dtype_(view.dtype) {}
+
+  /// True when all positions are one element.
+  bool repeats_one() const { return layout_.shape.size() == 1 && stride() == 0; }
+
+  /// The elements [begin, begin + n) where they are, or null if they are not dense or not of type
+  /// T.
+  template <class T>
+  T* dense(std::int64_t begin, std::int64_t n) const {
+    if (dtype_ != dtype_of<T> || stride() != 1) return nullptr;
+    if (layout_.shape.size() == 1) return static_cast<T*>(at(begin));
+    if (begin % layout_.shape.back() + n > layout_.shape.back()) return nullptr;
+    Odometer<1> place(layout_);
+    place.seek(begin);
+    return static_cast<T*>(at(place.offsets()[0]));
+  }
+
+  template <class T>
+  void read(T* out, std::int64_t begin, std::int64_t n) const {
+    for_each_run(layout_, begin, begin + n, n,
+                 [&](std::int64_t position, std::int64_t length, const Offsets<1>& o) {
+                   load_run(out + (position - begin), at(o[0]), dtype_, stride(), length);
+                 });
+  }
+
+  /// Writes the elements [begin, begin + n), or adds to them.
+  template <class T>
+  void write(const T* in, std::int64_t begin, std::int64_t n, bool add) const {
+    const auto put = add ? add_run<T> : store_run<T>;
+    for_each_run(layout_, begin, begin + n, n,
+                 [&](std::int64_t position, std::int64_t length, const Offsets<1>& o) {
+                   put(at(o[0]), dtype_, stride(), in + (position - begin), length);
+                 });
+  }
+
+ private:
+  std::int64_t stride() const { return layout_[0].back(); }
+  void* at(std::int64_t offset) const {
+    return data_ + offset * static_cast<std::int64_t>(size_of(dtype_));
+  }
+
+  Layout<1> layout_;
+  char* data_ = nullptr;
+  DType dtype_ = DType::f32;
+};
+
+/// What a loop reads as one of its operands: the elements of a path, or one value throughout.
+template <class T>
+struct Source {
+  Source() = default;
+  explicit Source(T v) : value(v) {}
+  explicit Source(const Path& p) : path(p), constant(p.repeats_one()) {
+    if (constant) path.read(&value, 0, 1);
+  }
+  Path path;
+  T value{};
+  bool constant = true;
+};
+
+/// Reads a source tile by tile; one for each thread.
+template <class T>
+class Reader {
+ public:
+  explicit Reader(const Source<T>& source) : source_(source) {}
+
+  /// The elements [begin, begin + n), n at most `tile_size`; valid until the next call.
+  const T* read(std::int64_t begin, std::int64_t n) {
+    if (source_.constant) {
+      for (; filled_ < n; ++filled_) tile_[filled_] = source_.value;
+      return tile_;
+    }
+    if (const T* dense = source_.path.template dense<T>(begin, n)) return dense;
+    source_.path.read(tile_, begin, n);
+    return tile_;
+  }
+
+ private:
+  const Source<T>& source_;
+  std::int64_t filled_ = 0;
+  alignas(64) T tile_[tile_size<T>];
+};
+
+}  // namespace quipu::on_cpu

@@ -1,0 +1,112 @@
+// A program outside the tree that calls every operator of the installed package, forward and
+// backward. tests/check_operators fails when one is missing here.
+#include <quipu/quipu.h>
+
+#include <cmath>
+#include <iostream>
+#include <vector>
+
+using namespace quipu;
+
+namespace {
+
+/// Sums everything to one number, so that one backward goes through all of it.
+Tensor total(const std::vector<Tensor>& parts) {
+  Tensor sum_of_all = zeros({});
+  for (const Tensor& part : parts) sum_of_all = sum_of_all + sum(part.to(f32));
+  return sum_of_all;
+}
+
+Tensor factories() {
+  Generator generator(7);
+  const float values[] = {1, 2};
+  return total({empty({2}).zero_(), empty_like(ones({3})).zero_(), workspace({2}, f32, cpu).zero_(),
+                zeros_like(eye(2)), full({2, 2}, 0.5), arange(4), arange(0.0, 1.0, 0.25),
+                linspace(0, 1, 5), rand({2}, f32, cpu, generator), randn({2}, f32, cpu, generator),
+                randint(0, 9, {3}), randperm(5), from({1.0f, 2.0f}),
+                from_bytes(values, f32, {2}, f64, cpu), scalar_tensor(3.0)});
+}
+
+Tensor arithmetic(const Tensor& x, const Tensor& y) {
+  return total({add(x, y), sub(x, y), mul(x, y), div(x, y), pow(x, 2), maximum(x, y), minimum(x, y),
+                neg(x), clamp(x, 0.1, 0.9), x + 1, 1 - x, x * y, x / y, -x});
+}
+
+Tensor comparisons(const Tensor& x, const Tensor& y) {
+  const Tensor mask = logical_or(logical_and(lt(x, y), gt(x, 0)), logical_not(eq(x, y)));
+  const Tensor below = x < y;
+  const Tensor above = x > y;
+  return total({where(mask, x, y), masked_fill(x, mask, 0), ne(x, y), le(x, y), ge(x, y), x <= y,
+                x >= y, below, above});
+}
+
+Tensor functions(const Tensor& x) {
+  return total({exp(x), sqrt(x), rsqrt(x), tanh(x), log(x), sin(x), cos(x), abs(x)});
+}
+
+Tensor reductions(const Tensor& x) {
+  return total({sum(x, 0), mean(x, 1), var(x, 1), logsumexp(x, -1, true), max(x), min(x, 0),
+                argmax(x), argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
+                cumsum(x, 1)});
+}
+
+Tensor products_and_parts(const Tensor& x, const Tensor& y) {
+  const Tensor index = from({std::int64_t{1}, std::int64_t{0}});
+  const Tensor rows = index.unsqueeze(1).expand({2, 3});
+  return total({matmul(x, y.t()), cat({x, y}, 1), stack({x, y}), split(x, 2, 1)[1],
+                gather(x, 0, rows), index_select(x, 1, index), scatter_add(x, 0, rows, y),
+                dropout(x, 0.5)});
+}
+
+Tensor views(const Tensor& x) {
+  return total({x.reshape({3, 2}), x.view({6}), x.flatten(), x.transpose(0, 1), x.permute({1, 0}),
+                x.slice(1, 0, 2), x.select(0, 1), x.unsqueeze(0).squeeze(), x.squeeze(0),
+                x.index({slice(0, 1), all}), x(rest, 0), x[0], x.t().contiguous(), x.clone(),
+                x.to(bf16), x.detach()});
+}
+
+Tensor in_place() {
+  const Tensor a = zeros({3});
+  a.copy_from(from({1.0f, 2.0f, 3.0f})).add_(ones({3}), 2).add_(1).sub_(ones({3}));
+  a.mul_(ones({3})).mul_(2).div_(full({3}, 2)).clamp_(0, 4).lerp_(ones({3}), 0.5);
+  a.addcmul_(a, a, 0.1).addcdiv_(a, a);
+  a += a;
+  a -= ones({3});
+  a *= a;
+  return total({a, empty({2}).fill_(1)});
+}
+
+Tensor everything(const Tensor& x, const Tensor& y) {
+  return total({factories(), arithmetic(x, y), comparisons(x, y), functions(x), reductions(x),
+                products_and_parts(x, y), views(x), in_place()});
+}
+
+bool finite(const Tensor& x) {
+  for (const double value : x.to_vector()) {
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+int main() {
+  manual_seed(1);
+  const Tensor x = (rand({2, 3}) + 0.5).set_requires_grad();
+  const Tensor y = (rand({2, 3}) + 0.5).set_requires_grad();
+  y.set_grad_dtype(f64);
+  Tape tape;
+  const Tensor loss = everything(x, y);
+  tape.backward(loss);
+  if (!finite(loss) || !finite(x.grad()) || !finite(y.grad())) {
+    std::cout << "not finite: " << loss << x.grad() << y.grad();
+    return 1;
+  }
+
+  const auto smooth = [](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); };
+  const auto input = [](const Shape& shape) { return randn(shape, f64).set_requires_grad(); };
+  const GradcheckResult check = gradcheck(smooth, {input({2, 3}), input({3, 2})});
+  std::cout << "loss " << loss.item() << ", " << memory_stats().peak << " bytes at the peak\n"
+            << check;
+  return check ? 0 : 1;
+}
