@@ -33,6 +33,7 @@ namespace detail {
 inline void append(std::string& s, std::string_view part) { s += part; }
 inline void append(std::string& s, const std::string& part) { s += part; }
 inline void append(std::string& s, const char* part) { s += part; }
+inline void append(std::string& s, char part) { s += part; }
 inline void append(std::string& s, bool part) { s += part ? "true" : "false"; }
 void append_double(std::string& s, double part);
 

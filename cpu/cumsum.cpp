@@ -20,22 +20,12 @@ std::int64_t plus(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
-/// Stores n values, or adds them to what is there.
-template <class T>
-void deliver(char* o, const Grad& grad, std::int64_t stride, T* values, std::int64_t n) {
-  if (grad.add) {
-    T old[tile];
-    load_run(old, o, grad.view.dtype, stride, n);
-    for (std::int64_t i = 0; i < n; ++i) values[i] = plus(old[i], values[i]);
-  }
-  store_run(o, grad.view.dtype, stride, values, n);
-}
-
 template <class T>
 void running_sums(const View& x, const Grad& o, int axis, bool reverse) {
   const AxisPlan<2> plan({&x, &o.view}, axis, tile);
   const std::int64_t sign = reverse ? -1 : 1, first = reverse ? plan.length - 1 : 0;
   const std::int64_t x_step = sign * plan.axis_stride[0], o_step = sign * plan.axis_stride[1];
+  const auto deliver = o.add ? add_run<T> : store_run<T>;
   const auto group = [&](const AxisPlan<2>::Group& g) {
     std::int64_t x_at = g.offsets[0] + first * plan.axis_stride[0];
     std::int64_t o_at = g.offsets[1] + first * plan.axis_stride[1];
@@ -44,7 +34,7 @@ void running_sums(const View& x, const Grad& o, int axis, bool reverse) {
       for (std::int64_t k = 0; k < plan.length; ++k, x_at += x_step, o_at += o_step) {
         load_run(values, at(x, x_at), x.dtype, plan.column_stride[0], g.width);
         for (std::int64_t i = 0; i < g.width; ++i) values[i] = sums[i] = plus(sums[i], values[i]);
-        deliver(at(o.view, o_at), o, plan.column_stride[1], values, g.width);
+        deliver(at(o.view, o_at), o.view.dtype, plan.column_stride[1], values, g.width);
       }
       return;
     }
@@ -52,7 +42,7 @@ void running_sums(const View& x, const Grad& o, int axis, bool reverse) {
       const std::int64_t n = std::min(tile, plan.length - k);
       load_run(values, at(x, x_at + k * x_step), x.dtype, x_step, n);
       for (std::int64_t i = 0; i < n; ++i) values[i] = sums[0] = plus(sums[0], values[i]);
-      deliver(at(o.view, o_at + k * o_step), o, o_step, values, n);
+      deliver(at(o.view, o_at + k * o_step), o.view.dtype, o_step, values, n);
     }
   };
   const std::int64_t lines = plan.has_columns() ? tile : 1;

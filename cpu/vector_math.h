@@ -214,16 +214,17 @@ struct SinCos {
 /// std::cos.
 inline constexpr double sincos_limit = 0x1p20;
 
-/// sin and cos of (k pi/2 + r + rest), |r| <= pi/4, from those of r.
+/// sin and cos of x = k pi/2 + r, |r| <= pi/4, from those of r.
 template <class T>
-QUIPU_INLINE SinCos<T> turn(T k, T sin_r, T cos_r) {
+QUIPU_INLINE SinCos<T> turn(T x, T k, T sin_r, T cos_r) {
   using Bits = typename Format<T>::Bits;
   constexpr int sign_from_bit_1 = static_cast<int>(8 * sizeof(T)) - 2;
   const Bits quarter = whole_bits(k);
   const bool swap = (quarter & 1) != 0;
   const Bits sin_sign = (quarter & 2) << sign_from_bit_1;
   const Bits cos_sign = ((quarter + 1) & 2) << sign_from_bit_1;
-  return {std::bit_cast<T>(bits_of(swap ? cos_r : sin_r) ^ sin_sign),
+  const T sin_x = std::bit_cast<T>(bits_of(swap ? cos_r : sin_r) ^ sin_sign);
+  return {x == T(0) ? x : sin_x,  // keeps the sign of -0
           std::bit_cast<T>(bits_of(swap ? sin_r : cos_r) ^ cos_sign)};
 }
 
@@ -241,7 +242,7 @@ QUIPU_INLINE SinCos<float> sincos(float x) {
   const float sin_r = r + r * z * polynomial(z, -0x1.555546p-3f, 0x1.11076p-7f, -0x1.994e84p-13f);
   const float cos_r =
       (1.0f - 0.5f * z) + z * z * polynomial(z, 0x1.55554ap-5f, -0x1.6c0c8cp-10f, 0x1.9a027ap-16f);
-  return turn(static_cast<float>(k), sin_r, cos_r);
+  return turn(x, static_cast<float>(k), sin_r, cos_r);
 }
 
 QUIPU_INLINE SinCos<double> sincos(double x) {
@@ -263,7 +264,7 @@ QUIPU_INLINE SinCos<double> sincos(double x) {
   const double c =
       polynomial(z, 0x1.555555555554cp-5, -0x1.6c16c16c151b4p-10, 0x1.a01a019cb65e8p-16,
                  -0x1.27e4f80ce95bep-22, 0x1.1ee9edbcf795ap-29, -0x1.8faf7a832eef8p-37);
-  return turn(k, r + (r * z * s + rest), (1.0 - 0.5 * z) + (z * z * c - r * rest));
+  return turn(x, k, r + (r * z * s + rest), (1.0 - 0.5 * z) + (z * z * c - r * rest));
 }
 
 /// True when `sincos` reaches all of x; NaN counts as within.

@@ -17,7 +17,7 @@ constexpr DType all_types[] = {f64, f32, bf16, f16, i64, i32, u8, boolean};
 
 TEST_CASE_FIXTURE(EachDevice, "gather: along each dimension, in every type") {
   for (const DType dtype : all_types) {
-    CAPTURE(name_of(dtype));
+    CAPTURE(to_string(dtype));
     const Tensor x = arange(0, 12, 1, i64, device).reshape({3, 4}).to(dtype);
     const Tensor columns = from({0, 3, 1, 1, 2, 2}, {3, 2}, i64, device);
     const Tensor rows = from({2, 0, 1, 0}, {1, 4}, i32, device);
@@ -69,7 +69,7 @@ Tensor scatter_by_hand(const Tensor& x, const Tensor& index, const Tensor& sourc
 
 TEST_CASE_FIXTURE(EachDevice, "gather: scatter_add against a loop") {
   for (const DType dtype : {f64, f32, bf16, f16, i64, i32}) {
-    CAPTURE(name_of(dtype));
+    CAPTURE(to_string(dtype));
     for (const auto& [places, rows, columns, width] : {std::array<std::int64_t, 4>{5, 40, 3, 3},
                                                        {700, 900, 70, 67},
                                                        {9, 3000, 1, 1},
@@ -168,7 +168,7 @@ TEST_CASE("gather: the number of threads changes nothing") {
 
 TEST_CASE_FIXTURE(EachDevice, "join: cat along each dimension, in every type") {
   for (const DType dtype : all_types) {
-    CAPTURE(name_of(dtype));
+    CAPTURE(to_string(dtype));
     const Tensor a = from({1.0, 0.0, 1.0, 1.0}, {2, 2}, dtype, device),
                  b = from({0.0, 1.0}, {1, 2}, dtype, device);
     CHECK(cat({a, b}).to_vector() == Values{1, 0, 1, 1, 0, 1});

@@ -95,8 +95,8 @@ TEST_CASE_FIXTURE(EachDevice, "cast: every type into every other") {
   const std::vector<double> values{0, 1, 2, 100};
   for (const DType a : {f64, f32, bf16, f16, i64, i32, u8, boolean}) {
     for (const DType b : {f64, f32, bf16, f16, i64, i32, u8, boolean}) {
-      CAPTURE(name_of(a));
-      CAPTURE(name_of(b));
+      CAPTURE(to_string(a));
+      CAPTURE(to_string(b));
       const Tensor o = from(values, {4}, a, device).to(b);
       CHECK(o.dtype() == b);
       if (a == boolean || b == boolean) {

@@ -37,7 +37,7 @@ Tensor with_batch(const Tensor& x, const Shape& batch) {
   Shape shape = batch;
   shape.push_back(x.size(-2));
   shape.push_back(x.size(-1));
-  return x.expand(shape).reshape({-1, x.size(-2), x.size(-1)});
+  return x.expand(shape).reshape({numel(batch), x.size(-2), x.size(-1)});
 }
 
 /// Values of one sign, so that no sum cancels, as rounding errors are measured against it.
@@ -49,7 +49,7 @@ Tensor values(const Shape& shape, DType dtype, Device device, std::uint64_t seed
 void check_product(const Tensor& a, const Tensor& b, const Shape& shape, const Shape& batch) {
   CAPTURE(to_string(a.shape()));
   CAPTURE(to_string(b.shape()));
-  CAPTURE(name_of(a.dtype()));
+  CAPTURE(to_string(a.dtype()));
   const Tensor o = matmul(a, b);
   CHECK(o.shape() == shape);
   CHECK(o.dtype() == a.dtype());

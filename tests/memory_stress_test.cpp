@@ -1,15 +1,13 @@
 // Thousands of random events on cpu and on meta:cpu at once, each compared with the model.
 #include <memory>
-#include <optional>
 #include <random>
 #include <vector>
 
 #include "memory_model.h"
-#include "quipu/core/storage.h"
 #include "support.h"
 
 using namespace quipu;
-using quipu::testing::MemoryModel;
+using namespace quipu::testing;
 
 namespace {
 
@@ -105,13 +103,11 @@ class Stress {
     if (model_.current() > (std::size_t{96} << 20)) return drop();
     const std::size_t bytes = any_size();
     const auto category = static_cast<Category>(below(category_count));
-    const std::optional<std::size_t> op =
-        below(5) ? std::optional(below(std::size(ops))) : std::nullopt;
-    const OpScope running(op ? ops[*op] : nullptr);
-    Twin twin{next_id_++, Ref<Storage>(new Storage(bytes, real_device, category)),
-              Ref<Storage>(new Storage(bytes, meta_device, category)), category};
-    model_.allocate(twin.id,
-                    {bytes, category, op ? ops[*op] : "", scope_path(thread_context().scope)});
+    const char* const op = below(5) ? ops[below(std::size(ops))] : nullptr;
+    const OpScope running(op);
+    Twin twin{next_id_++, block(bytes, real_device, category), block(bytes, meta_device, category),
+              category};
+    model_.allocate(twin.id, {bytes, category, op ? op : "", scope_path(thread_context().scope)});
     check_apart(twin);
     twins_.push_back(std::move(twin));
   }

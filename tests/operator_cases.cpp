@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "operator_table.h"
 #include "quipu/core/random.h"
 
 namespace quipu::testing {
@@ -133,6 +134,21 @@ std::vector<Tensor> OperatorCase::make_inputs(Layout layout, DType dtype, Device
     result.push_back(x);
   }
   return result;
+}
+
+const std::vector<OperatorCase>& operator_cases() {
+  static const std::vector<OperatorCase> cases = [] {
+    Table table;
+    add_unary_cases(table);
+    add_binary_cases(table);
+    add_reduce_cases(table);
+    add_matmul_cases(table);
+    add_join_cases(table);
+    add_index_cases(table);
+    add_view_cases(table);
+    return table.cases;
+  }();
+  return cases;
 }
 
 std::string subset_text(unsigned subset) {

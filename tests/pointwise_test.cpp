@@ -85,7 +85,7 @@ TEST_CASE_FIXTURE(EachDevice, "pointwise: two tensors of every type and shape") 
     CAPTURE(c.name);
     for (const DType dtype : {f64, f32, bf16, f16, i64, i32, u8}) {
       if (c.floating_only && !is_floating(dtype)) continue;
-      CAPTURE(name_of(dtype));
+      CAPTURE(to_string(dtype));
       for (const auto& [first, second] : shapes) {
         const Tensor a = small_numbers(first, dtype, device, 3),
                      b = small_numbers(second, dtype, device, 2);
@@ -158,7 +158,7 @@ TEST_CASE_FIXTURE(EachDevice, "pointwise: functions of one tensor") {
   for (const UnaryCase& c : unary_cases) {
     CAPTURE(c.name);
     for (const DType dtype : {f64, f32, bf16, f16}) {
-      CAPTURE(name_of(dtype));
+      CAPTURE(to_string(dtype));
       for (const Shape& shape : {Shape{}, Shape{5, 7}, Shape{1031}, Shape{3, 0}}) {
         Generator g(7);
         const Tensor x = rand(shape, dtype, device, g) + 0.25;

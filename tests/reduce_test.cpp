@@ -84,7 +84,7 @@ TEST_CASE_FIXTURE(EachDevice, "reduce: along the last dimension, in every layout
     lines.erase(shape.size() - 1);
     kept[shape.size() - 1] = 1;
     for (const DType dtype : {f64, f32, bf16, f16}) {
-      CAPTURE(name_of(dtype));
+      CAPTURE(to_string(dtype));
       Generator g(3);
       for (const Tensor& x : layouts_of(randn(shape, dtype, device, g))) {
         const auto n = static_cast<double>(shape.back());

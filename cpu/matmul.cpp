@@ -1,0 +1,167 @@
+// Every product of the batch is cut into tiles by its shape alone, so that the bits are the same on
+// any number of threads; a chunk of work is one large tile or many small products. Products that
+// are summed go one after the other into the same tile. A result of another type than the sums are
+// made in is collected in a buffer of one tile and rounded once. What bounds it is in gemm.cpp.
+#include "gemm.h"
+
+#include <utility>
+
+#include "convert.h"
+#include "layout.h"
+#include "quipu/core/kernels.h"
+#include "quipu/core/parallel.h"
+#include "quipu/ops/matmul_kernels.h"
+
+namespace quipu {
+namespace on_cpu {
+namespace {
+
+Matrix matrix_of(const View& v) {
+  const int rows = v.dim() - 2, columns = v.dim() - 1;
+  return {v.data, v.dtype, v.size(rows), v.size(columns), v.stride(rows), v.stride(columns)};
+}
+
+Matrix moved(Matrix m, std::int64_t elements) {
+  m.data = static_cast<char*>(m.data) + elements * static_cast<std::int64_t>(size_of(m.dtype));
+  return m;
+}
+
+class Plan {
+ public:
+  Plan(const View& a, const View& b, const Grad& o)
+      : a_(matrix_of(a)), b_(matrix_of(b)), o_(matrix_of(o.view)), add_(o.add) {
+    split_batch(a, b, o.view);
+    // Rows of the result must be dense: o^T = b^T a^T.
+    if (o_.columns > 1 && o_.column_stride != 1) {
+      o_ = o_.transposed();
+      a_ = std::exchange(b_, a_.transposed()).transposed();
+      std::swap(apart_[0], apart_[1]);
+      std::swap(summed_[0], summed_[1]);
+    }
+    sums_ = numel(summed_.shape);
+  }
+
+  /// The elements of the result are sums of no products.
+  bool sums_nothing() const { return sums_ == 0 || a_.columns == 0; }
+
+  template <class T>
+  void run() {
+    if (o_.rows == 0 || o_.columns == 0) return;
+    cut<T>();
+    const std::int64_t units = numel(apart_.shape) * tiles();
+    // About ten microseconds' worth of work.
+    const std::int64_t grain = (1 << 19) / (tile_rows_ * tile_columns_ * depth() + 2048);
+    parallel_for(units, grain, [&](std::int64_t begin, std::int64_t end) {
+      Gemm<T> gemm(is_direct<T>() ? 0 : tile_rows_ * tile_columns_);
+      for (std::int64_t unit = begin; unit < end; ++unit) multiply_tile(gemm, unit);
+    });
+  }
+
+ private:
+  /// Dimensions that o has belong to products apart; those that only a or b has are summed.
+  void split_batch(const View& a, const View& b, const View& o) {
+    const auto stride = [](const View& v, int d) { return v.size(d) == 1 ? 0 : v.stride(d); };
+    for (int d = 0; d + 2 < o.dim(); ++d) {
+      const std::int64_t size = a.size(d) == 1 ? b.size(d) : a.size(d);
+      if (o.size(d) == size) {
+        apart_.shape.push_back(size);
+        apart_[0].push_back(stride(a, d));
+        apart_[1].push_back(stride(b, d));
+        apart_[2].push_back(stride(o, d));
+      } else {
+        summed_.shape.push_back(size);
+        summed_[0].push_back(stride(a, d));
+        summed_[1].push_back(stride(b, d));
+      }
+    }
+  }
+
+  /// Large tiles pack less; but a large product gives at least eight of them.
+  template <class T>
+  void cut() {
+    tile_columns_ = is_direct<T>() ? Gemm<T>::max_columns : 128;
+    tile_rows_ = is_direct<T>() ? 256 : Gemm<T>::max_tile / tile_columns_;
+    const auto fit = [&] {
+      tile_rows_ = even_part(o_.rows, tile_rows_);
+      tile_columns_ =
+          std::min(o_.columns, round_up(even_part(o_.columns, tile_columns_), 64 / sizeof(T)));
+    };
+    for (fit(); numel(apart_.shape) * tiles() < 8; fit()) {
+      if (tile_rows_ * tile_columns_ * depth() < 1 << 21) return;
+      if (tile_rows_ <= 48 && tile_columns_ <= 64) return;
+      if (tile_rows_ >= tile_columns_) {
+        tile_rows_ = (tile_rows_ + 1) / 2;
+      } else {
+        tile_columns_ = (tile_columns_ + 1) / 2;
+      }
+    }
+  }
+
+  std::int64_t tiles() const {
+    return ((o_.rows - 1) / tile_rows_ + 1) * ((o_.columns - 1) / tile_columns_ + 1);
+  }
+  std::int64_t depth() const { return a_.columns * sums_; }
+
+  template <class T>
+  bool is_direct() const {
+    return o_.dtype == dtype_of<T>;
+  }
+
+  template <class T>
+  void multiply_tile(Gemm<T>& gemm, std::int64_t unit) const {
+    Odometer<3> product(apart_);
+    product.seek(unit / tiles());
+    const std::int64_t tiles_in_row = (o_.columns - 1) / tile_columns_ + 1;
+    const std::int64_t row = unit % tiles() / tiles_in_row * tile_rows_;
+    const std::int64_t column = unit % tiles_in_row * tile_columns_;
+    const std::int64_t rows = std::min(tile_rows_, o_.rows - row);
+    const std::int64_t columns = std::min(tile_columns_, o_.columns - column);
+    const Matrix a = moved(a_, product.offsets()[0]).block(row, 0, rows, a_.columns);
+    const Matrix b = moved(b_, product.offsets()[1]).block(0, column, b_.rows, columns);
+    const Matrix o = moved(o_, product.offsets()[2]).block(row, column, rows, columns);
+
+    const bool direct = is_direct<T>();
+    T* const c = direct ? static_cast<T*>(o.data) : gemm.tile();
+    const std::int64_t c_stride = direct ? o.row_stride : columns;
+    Odometer<2> summand(summed_);
+    for (std::int64_t s = 0; s < sums_; ++s) {
+      gemm.multiply(moved(a, summand.offsets()[0]), moved(b, summand.offsets()[1]), c, c_stride,
+                    s > 0 || (direct && add_));
+      summand.next();
+    }
+    if (direct) return;
+    const auto put = add_ ? add_run<T> : store_run<T>;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      put(o.at(i, 0), o.dtype, o.column_stride, c + i * c_stride, columns);
+    }
+  }
+
+  Matrix a_, b_, o_;   // of the first product
+  Layout<3> apart_;    // strides of a, b and o from one product to the next
+  Layout<2> summed_;   // strides of a and b from one summand to the next
+  std::int64_t sums_;  // summands of a product
+  std::int64_t tile_rows_ = 0, tile_columns_ = 0;
+  bool add_;
+};
+
+void matmul(View a, View b, Grad o) {
+  Plan plan(a, b, o);
+  if (plan.sums_nothing()) {
+    if (!o.add) fill_kernel(o.view, 0.0);
+    return;
+  }
+  if (compute_type(a.dtype) == DType::f64) {
+    plan.run<double>();
+  } else {
+    plan.run<float>();
+  }
+}
+
+}  // namespace
+}  // namespace on_cpu
+
+void register_cpu_matmul() {
+  matmul_kernel.provide(DeviceKind::cpu, on_cpu::matmul);
+}
+
+}  // namespace quipu

@@ -1,0 +1,54 @@
+// o (=|+=) f(operands). The output's positions, in the order in which it lies in memory, are cut
+// into chunks of fixed size, one a thread at a time, and chunks into tiles. Each operand is read
+// once and the output written once; what is dense and of the compute type is not copied on its way.
+// Cheap functions are bounded by memory, the others by arithmetic.
+#include "loop_order.h"
+#include "pointwise_frame.h"
+#include "quipu/core/parallel.h"
+
+namespace quipu {
+namespace on_cpu {
+namespace {
+
+template <class T>
+void run_part(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& layout,
+              const Offsets<4>& starts) {
+  const PointwiseTask<T> task(f, in, layout, starts);
+  const Path out(o.view, layout.shape, layout[0], starts[0]);
+  parallel_for(numel(layout.shape), chunk_size, [&](std::int64_t begin, std::int64_t end) {
+    Evaluator<T> evaluator(task);
+    alignas(64) T tile[tile_size<T>];
+    for (std::int64_t i = begin; i < end; i += tile_size<T>) {
+      const std::int64_t n = std::min(tile_size<T>, end - i);
+      T* in_place = o.add ? nullptr : out.dense<T>(i, n);
+      const T* result = evaluator.evaluate(i, n, in_place ? in_place : tile);
+      if (result != in_place) out.write(result, i, n, o.add);
+    }
+  });
+}
+
+/// A plain copy of small whole numbers to a floating type goes through f64, which holds them all.
+DType type_of_run(const Grad& o, Pointwise f, const Operands& in) {
+  const DType type = pointwise_type(in);
+  const bool cast = f == Pointwise::copy && is_floating(o.view.dtype) && !in[0].is_scalar;
+  return cast && type == DType::i64 && in[0].view.dtype != DType::i64 ? DType::f64 : type;
+}
+
+void pointwise(Grad o, Pointwise f, const Operands& in) {
+  if (o.view.numel() == 0) return;
+  const Layout<4> layout = in_memory_order(pointwise_layout(o.view, in, o.view.shape));
+  with_compute_type(type_of_run(o, f, in), [&]<class T>(T) {
+    for_each_part(layout, [&](const Layout<4>& part, const Offsets<4>& starts) {
+      run_part<T>(o, f, in, part, starts);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace on_cpu
+
+void register_cpu_pointwise() {
+  pointwise_kernel.provide(DeviceKind::cpu, on_cpu::pointwise);
+}
+
+}  // namespace quipu

@@ -1,0 +1,84 @@
+#pragma once
+// What pointwise_kernel and pointwise_sum_kernel share: operands laid over a shape, and f of them
+// tile by tile.
+#include "pointwise_functions.h"
+#include "tiles.h"
+
+namespace quipu::on_cpu {
+
+/// The output and the operands, broadcast to `over`; scalars have stride 0.
+inline Layout<4> pointwise_layout(const View& o, const Operands& in, const Shape& over) {
+  Layout<4> layout;
+  layout.shape = over;
+  layout[0] = broadcast_strides(o.shape, o.strides, over);
+  for (int i = 0; i < 3; ++i) {
+    const bool is_view = i < in.count && !in[i].is_scalar;
+    layout[i + 1] = is_view ? broadcast_strides(in[i].view.shape, in[i].view.strides, over)
+                            : Dims::filled(over.size(), 0);
+  }
+  return layout;
+}
+
+template <class T>
+T scalar_as(const Scalar& s) {
+  if constexpr (std::is_integral_v<T>) {
+    return s.whole();
+  } else {
+    return s.is_real() ? static_cast<T>(s.real()) : static_cast<T>(s.whole());
+  }
+}
+
+/// A function and what it reads, in the order of a layout.
+template <class T>
+struct PointwiseTask {
+  PointwiseTask(Pointwise f, const Operands& in, const Layout<4>& layout, const Offsets<4>& starts)
+      : function(pointwise_function<T>(f)), copies(f == Pointwise::copy), count(in.count) {
+    ensure(function != nullptr, "pointwise function ", static_cast<int>(f),
+           " has no whole-number version");
+    for (int i = 0; i < count; ++i) {
+      const auto k = static_cast<std::size_t>(i);
+      sources[k] = in[i].is_scalar
+                       ? Source<T>(scalar_as<T>(in[i].value))
+                       : Source<T>(Path(in[i].view, layout.shape, layout[i + 1], starts[k + 1]));
+    }
+  }
+  PointwiseFunction<T> function;
+  bool copies;
+  int count;
+  std::array<Source<T>, 3> sources;
+};
+
+/// Computes a task tile by tile; one for each thread.
+template <class T>
+class Evaluator {
+ public:
+  explicit Evaluator(const PointwiseTask<T>& task)
+      : task_(task), a_(task.sources[0]), b_(task.sources[1]), c_(task.sources[2]) {}
+
+  /// f at the positions [begin, begin + n), n at most `tile_size`: in `out`, or where a plain copy
+  /// found it.
+  const T* evaluate(std::int64_t begin, std::int64_t n, T* out) {
+    const T* a = a_.read(begin, n);
+    if (task_.copies) return a;
+    const T* b = task_.count > 1 ? b_.read(begin, n) : nullptr;
+    const T* c = task_.count > 2 ? c_.read(begin, n) : nullptr;
+    task_.function(a, b, c, out, n);
+    return out;
+  }
+
+ private:
+  const PointwiseTask<T>& task_;
+  Reader<T> a_, b_, c_;
+};
+
+/// Calls f<T>(args...) with T for the type that the operands are computed in.
+template <class F>
+void with_compute_type(DType type, F f) {
+  switch (type) {
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    default: return f(std::int64_t{});
+  }
+}
+
+}  // namespace quipu::on_cpu
