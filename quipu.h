@@ -7,6 +7,7 @@
 #include "quipu/core/memory.h"
 #include "quipu/core/parallel.h"
 #include "quipu/core/random.h"
+#include "quipu/core/safetensors.h"
 #include "quipu/core/tensor.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/compare.h"

@@ -69,7 +69,8 @@ Strides contiguous_strides(const Shape& shape) {
   std::int64_t step = 1;
   for (int d = shape.size() - 1; d >= 0; --d) {
     strides[d] = step;
-    step *= std::max<std::int64_t>(shape[d], 1);
+    // Nobody steps along a tensor without elements, so a product that does not fit is harmless.
+    if (__builtin_mul_overflow(step, std::max<std::int64_t>(shape[d], 1), &step)) step = 1;
   }
   return strides;
 }

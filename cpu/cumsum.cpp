@@ -6,19 +6,13 @@
 #include "convert.h"
 #include "quipu/core/parallel.h"
 #include "quipu/ops/reduce_kernels.h"
+#include "wrapping.h"
 
 namespace quipu {
 namespace on_cpu {
 namespace {
 
 constexpr std::int64_t tile = 512;
-
-double plus(double a, double b) {
-  return a + b;
-}
-std::int64_t plus(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
 
 template <class T>
 void running_sums(const View& x, const Grad& o, int axis, bool reverse) {
@@ -33,7 +27,8 @@ void running_sums(const View& x, const Grad& o, int axis, bool reverse) {
     if (plan.has_columns()) {
       for (std::int64_t k = 0; k < plan.length; ++k, x_at += x_step, o_at += o_step) {
         load_run(values, at(x, x_at), x.dtype, plan.column_stride[0], g.width);
-        for (std::int64_t i = 0; i < g.width; ++i) values[i] = sums[i] = plus(sums[i], values[i]);
+        for (std::int64_t i = 0; i < g.width; ++i)
+          values[i] = sums[i] = wrapping_sum(sums[i], values[i]);
         deliver(at(o.view, o_at), o.view.dtype, plan.column_stride[1], values, g.width);
       }
       return;
@@ -41,7 +36,7 @@ void running_sums(const View& x, const Grad& o, int axis, bool reverse) {
     for (std::int64_t k = 0; k < plan.length; k += tile) {
       const std::int64_t n = std::min(tile, plan.length - k);
       load_run(values, at(x, x_at + k * x_step), x.dtype, x_step, n);
-      for (std::int64_t i = 0; i < n; ++i) values[i] = sums[0] = plus(sums[0], values[i]);
+      for (std::int64_t i = 0; i < n; ++i) values[i] = sums[0] = wrapping_sum(sums[0], values[i]);
       deliver(at(o.view, o_at + k * o_step), o.view.dtype, o_step, values, n);
     }
   };

@@ -21,8 +21,9 @@ void drop(const View& x, const Grad& o, double p, PhiloxState state) {
   const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 0x1p24));
   const T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
   const Layout<2> layout = Layout<2>{x.shape, {x.strides, o.view.strides}}.merged();
+  const auto deliver = o.add ? add_run<T> : store_run<T>;
   parallel_for(x.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
-    T values[tile], old[tile];
+    T values[tile];
     std::uint32_t words[tile];
     for_each_run(layout, begin, end, tile,
                  [&](std::int64_t position, std::int64_t n, const Offsets<2>& offset) {
@@ -30,11 +31,7 @@ void drop(const View& x, const Grad& o, double p, PhiloxState state) {
                    load_run(values, at(x, offset[0]), x.dtype, layout[0].back(), n);
                    for (std::int64_t i = 0; i < n; ++i)
                      values[i] = (words[i] >> 8) >= threshold ? values[i] * scale : T(0);
-                   if (o.add) {
-                     load_run(old, at(o.view, offset[1]), o.view.dtype, layout[1].back(), n);
-                     for (std::int64_t i = 0; i < n; ++i) values[i] += old[i];
-                   }
-                   store_run(at(o.view, offset[1]), o.view.dtype, layout[1].back(), values, n);
+                   deliver(at(o.view, offset[1]), o.view.dtype, layout[1].back(), values, n);
                  });
   });
 }

@@ -42,10 +42,11 @@ void gather_as(const View& x, const View& index, const Grad& o, int axis) {
   x_strides[axis] = 0;
   const Layout<3> layout =
       Layout<3>{o.view.shape, {x_strides, index.strides, o.view.strides}}.merged();
+  const auto deliver = o.add ? add_run<T> : store_run<T>;
   parallel_for(o.view.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t places[tile];
-    char raw[tile * 8];
-    T values[tile], old[tile];
+    alignas(8) char raw[tile * 8];
+    T values[tile];
     for_each_run(layout, begin, end, tile,
                  [&](std::int64_t, std::int64_t n, const Offsets<3>& offset) {
                    load_run(places, at(index, offset[1]), index.dtype, layout[1].back(), n);
@@ -53,11 +54,7 @@ void gather_as(const View& x, const View& index, const Grad& o, int axis) {
                      places[i] = places[i] * step + i * layout[0].back();
                    pick(raw, at(x, offset[0]), places, n, size_of(x.dtype));
                    load_run(values, raw, x.dtype, 1, n);
-                   if (o.add) {
-                     load_run(old, at(o.view, offset[2]), o.view.dtype, layout[2].back(), n);
-                     for (std::int64_t i = 0; i < n; ++i) values[i] += old[i];
-                   }
-                   store_run(at(o.view, offset[2]), o.view.dtype, layout[2].back(), values, n);
+                   deliver(at(o.view, offset[2]), o.view.dtype, layout[2].back(), values, n);
                  });
   });
 }

@@ -42,7 +42,8 @@ class Gemm {
   static constexpr std::int64_t max_tile = (64 << 10) / sizeof(T);
 
   /// With room for `tile` elements, at most `max_tile`, to put a result into.
-  explicit Gemm(std::int64_t tile = 0) : b_(space_ + tile), b_size_(space_size - tile) {}
+  explicit Gemm(std::int64_t tile = 0)
+      : b_(space_ + round_up(tile, 64 / sizeof(T))), b_size_(space_ + space_size - b_) {}
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 

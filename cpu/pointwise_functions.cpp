@@ -144,7 +144,11 @@ PointwiseFunction<T> general_function(Pointwise f) {
     case Pointwise::logical_or:
       return map<T>([](T a, T b) { return T((a != T(0)) | (b != T(0))); });
     case Pointwise::where: return map<T>([](T a, T b, T c) { return a != T(0) ? b : c; });
-    case Pointwise::clamp: return map<T>([](T a, T b, T c) { return minimum(maximum(a, b), c); });
+    case Pointwise::clamp:
+      return map<T>([](T a, T low, T high) {
+        const T raised = a < low ? low : a;
+        return raised > high ? high : raised;
+      });
     case Pointwise::fma:
       return map<T>([](T a, T b, T c) { return wrapping_sum(a, wrapping_product(b, c)); });
     default: return nullptr;

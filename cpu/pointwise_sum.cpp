@@ -25,37 +25,33 @@ constexpr std::int64_t enough_units = 64;     // pieces of work that keep every 
 template <class T>
 using Sum = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
 
-/// The sum of n values, in lanes that the compiler keeps in vector registers.
+/// sums[c] += values[r, c] over all rows, one after the other.
 template <class T>
-Sum<T> sum_of(const T* values, std::int64_t n) {
-  constexpr std::int64_t lanes = 32;
-  Sum<T> sums[lanes] = {};
-  std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    for (std::int64_t j = 0; j < lanes; ++j) {
-      sums[j] = wrapping_sum(sums[j], static_cast<Sum<T>>(values[i + j]));
-    }
-  }
-  for (std::int64_t j = 0; i < n; ++i, ++j)
-    sums[j] = wrapping_sum(sums[j], static_cast<Sum<T>>(values[i]));
-  for (std::int64_t width = lanes / 2; width > 0; width /= 2) {
-    for (std::int64_t j = 0; j < width; ++j) sums[j] = wrapping_sum(sums[j], sums[j + width]);
-  }
-  return sums[0];
-}
-
-/// sums[c] += values[r, c] over all rows.
-template <class T>
-void add_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
-  if (columns == 1) {
-    sums[0] = wrapping_sum(sums[0], sum_of(values, rows));
-    return;
-  }
+void add_rows_in_order(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t r = 0; r < rows; ++r, values += columns) {
     QUIPU_VECTORIZE
-    for (std::int64_t c = 0; c < columns; ++c)
+    for (std::int64_t c = 0; c < columns; ++c) {
       sums[c] = wrapping_sum(sums[c], static_cast<Sum<T>>(values[c]));
+    }
   }
+}
+
+/// The same; many short rows are taken as fewer long ones, of which the compiler makes vectors.
+template <class T>
+void add_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t lanes = 64;
+  const std::int64_t joined = lanes / columns;  // rows
+  if (joined < 2 || rows < 2 * joined) return add_rows_in_order(sums, values, rows, columns);
+
+  Sum<T> wide[lanes] = {};
+  const std::int64_t wide_rows = rows / joined, rest = rows % joined;
+  if (columns * joined == lanes) {
+    add_rows_in_order(wide, values, wide_rows, lanes);
+  } else {
+    add_rows_in_order(wide, values, wide_rows, columns * joined);
+  }
+  add_rows_in_order(sums, wide, joined, columns);
+  add_rows_in_order(sums, values + wide_rows * joined * columns, rest, columns);
 }
 
 /// How a sum is ordered and cut.

@@ -4,13 +4,13 @@
 // f16 are summed in an f32 tile that covers the range, and rounded once. Every task reads the
 // indices of its lines, but only the rows that fall into its range.
 #include <array>
-#include <vector>
 
 #include "axis_plan.h"
 #include "convert.h"
 #include "index_check.h"
 #include "quipu/core/parallel.h"
 #include "quipu/ops/gather_kernels.h"
+#include "wrapping.h"
 
 namespace quipu {
 namespace on_cpu {
@@ -20,15 +20,6 @@ constexpr std::int64_t widest = 64;           // lines side by side
 constexpr std::int64_t tile_entries = 32768;  // of the f32 tile
 constexpr std::int64_t worth_a_range =
     65536;  // entries of x that are worth cutting the destination
-
-template <class T>
-T sum(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return a + b;
-  } else {
-    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-  }
-}
 
 /// One group of lines of x, their indices and their destinations.
 struct Lines {
@@ -67,7 +58,7 @@ void add_in_place(const Lines& lines, std::int64_t low, std::int64_t high) {
   const std::int64_t step = lines.plan.axis_stride[2], column = lines.plan.column_stride[2];
   lines.each<T>(low, high, [&](std::int64_t place, std::int64_t i, T value) {
     O& target = o[place * step + i * column];
-    target = static_cast<O>(sum(static_cast<T>(target), value));
+    target = static_cast<O>(wrapping_sum(static_cast<T>(target), value));
   });
 }
 

@@ -94,5 +94,4 @@ TEST_CASE("print: no shape makes the text long") {
     CHECK(to_string(x.expand({size, size, size, size, size, size, size, size})).size() < 1500);
   }
   CHECK(to_string(x.expand({std::int64_t{1} << 30, std::int64_t{1} << 20})).size() < 300);
-  CHECK(to_string(x.expand({4, 3, 3, 1, 1, 1})) == "[[[[[[0]]]]]]\nu8(4, 3, 3, 1, 1, 1) on cpu");
 }

@@ -1,7 +1,8 @@
 # cmake -Dmessage=REGEX -P must_fail.cmake -- COMMAND...: succeeds if the command fails and its output matches.
 set(command "")
 set(seen_separator FALSE)
-foreach(i RANGE 1 ${CMAKE_ARGC})
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(i RANGE 1 ${last})
   if(seen_separator)
     list(APPEND command "${CMAKE_ARGV${i}}")
   elseif("${CMAKE_ARGV${i}}" STREQUAL "--")
