@@ -1,10 +1,12 @@
 // The general operators, each beside what bounds it: `of_copy` is the share of the bandwidth of a
 // plain copy, `of_peak` the share of the multiply-add peak, both measured in this run on the same
-// threads (QUIPU_NUM_THREADS). A case's name is also its filter:
+// threads (QUIPU_NUM_THREADS). Time and rates are by the clock on the wall. The first input of a
+// pointwise case has 16 MiB. A case's name is also its filter:
 //   quipu-bench --benchmark_filter='^matmul/f32'
 #include <benchmark/benchmark.h>
 #include <quipu/quipu.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 
@@ -13,10 +15,9 @@
 namespace {
 
 using namespace quipu;
-using benchmark::Counter;
 
-constexpr std::int64_t elements = 4 << 20;  // 16 MiB in f32
-constexpr std::int64_t side = 2048;         // side * side = elements
+constexpr std::int64_t tensor_bytes = 16 << 20;
+constexpr std::int64_t side = 2048;  // side * side f32 are tensor_bytes
 
 /// What one call moves and computes, as the operator needs it and not as a kernel happens to do it.
 struct Work {
@@ -25,9 +26,8 @@ struct Work {
   DType dtype = f32;  // of the flops
 };
 
-/// A copy of as many bytes as the operators' tensors have, measured once.
 double copy_limit() {
-  static const double bandwidth = bench::copy_bandwidth(elements * sizeof(float));
+  static const double bandwidth = bench::copy_bandwidth(tensor_bytes);
   return bandwidth;
 }
 
@@ -36,63 +36,66 @@ double peak_limit(DType dtype) {
   return dtype == f64 ? twice : single;
 }
 
+void set_counters(benchmark::State& state, const Work& work, double seconds) {
+  const double calls = static_cast<double>(state.iterations()) / seconds;
+  if (work.bytes > 0) {
+    state.counters["bytes/s"] = work.bytes * calls;
+    state.counters["of_copy"] = work.bytes * calls / copy_limit();
+  }
+  if (work.flops > 0) {
+    state.counters["flop/s"] = work.flops * calls;
+    state.counters["of_peak"] = work.flops * calls / peak_limit(work.dtype);
+  }
+}
+
 using Call = std::function<Tensor()>;
 
 /// `prepare` makes the inputs when the case is run, and returns the call to time.
-void add_case(const std::string& name, const Work& work, std::function<Call()> prepare) {
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [=](benchmark::State& state) {
-                                 const Call call = prepare();
-                                 call();  // the output's block is cached from here on
-                                 for (auto _ : state) benchmark::DoNotOptimize(call().view().data);
-                                 const auto rate = [](double amount) {
-                                   return Counter(amount, Counter::kIsIterationInvariantRate);
-                                 };
-                                 if (work.bytes > 0) {
-                                   state.counters["bytes"] = rate(work.bytes);
-                                   state.counters["of_copy"] = rate(work.bytes / copy_limit());
-                                 }
-                                 if (work.flops > 0) {
-                                   state.counters["flops"] = rate(work.flops);
-                                   state.counters["of_peak"] =
-                                       rate(work.flops / peak_limit(work.dtype));
-                                 }
-                               })
-      ->UseRealTime()
-      ->Unit(benchmark::kMicrosecond);
+void add_case(const std::string& name, const Work& work, const std::function<Call()>& prepare) {
+  const auto run = [=](benchmark::State& state) {
+    const Call call = prepare();
+    call();  // the output's block is cached from here on
+    const auto start = std::chrono::steady_clock::now();
+    for (auto _ : state) benchmark::DoNotOptimize(call().view().data);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    set_counters(state, work, elapsed.count());
+  };
+  benchmark::RegisterBenchmark(name.c_str(), run)->Unit(benchmark::kMicrosecond);
 }
 
-std::string pointwise_name(const char* op, DType dtype, std::int64_t n) {
-  return std::string(op) + "/" + name_of(dtype) + "/n:" + std::to_string(n) + "/cpu";
+std::int64_t count_of(DType dtype) {
+  return tensor_bytes / static_cast<std::int64_t>(size_of(dtype));
 }
 
-Work moves(double bytes_per_element, std::int64_t n = elements) {
-  return {bytes_per_element * static_cast<double>(n), 0, f32};
+/// A case over tensors of `count_of(dtype)` elements that moves so many bytes for each of them.
+void add_pointwise(const std::string& op, DType dtype, std::size_t bytes_per_element,
+                   const std::function<Call()>& prepare) {
+  const std::int64_t n = count_of(dtype);
+  const std::string name = op + "/" + name_of(dtype) + "/n:" + std::to_string(n) + "/cpu";
+  add_case(name, {static_cast<double>(bytes_per_element) * static_cast<double>(n)}, prepare);
 }
 
-/// Tensors are numbers around 1, where every function is smooth and none is at its fast exits.
+/// Numbers around 1, where every function is smooth and none is at its fast exits.
 Tensor input(const Shape& shape, DType dtype) {
   return (rand(shape) + 0.5).to(dtype);
 }
-
-void add_unary(const char* op, DType dtype, Tensor (*f)(const Tensor&)) {
-  const auto size = static_cast<double>(size_of(dtype));
-  add_case(pointwise_name(op, dtype, elements), moves(2 * size),
-           [=] { return [f, x = input({elements}, dtype)] { return f(x); }; });
+Tensor input(DType dtype) {
+  return input({count_of(dtype)}, dtype);
 }
 
 void add_binary(const char* op, DType dtype, Tensor (*f)(const Term&, const Term&)) {
-  const auto size = static_cast<double>(size_of(dtype));
-  add_case(pointwise_name(op, dtype, elements), moves(3 * size), [=] {
-    return [f, a = input({elements}, dtype), b = input({elements}, dtype)] { return f(a, b); };
-  });
+  add_pointwise(op, dtype, 3 * size_of(dtype),
+                [=] { return [f, a = input(dtype), b = input(dtype)] { return f(a, b); }; });
+}
+
+void add_unary(const char* op, DType dtype, Tensor (*f)(const Tensor&)) {
+  add_pointwise(op, dtype, 2 * size_of(dtype),
+                [=] { return [f, x = input(dtype)] { return f(x); }; });
 }
 
 void add_cast(DType from, DType to) {
-  const std::string name = std::string("cast_to_") + name_of(to);
-  const auto bytes = static_cast<double>(size_of(from) + size_of(to));
-  add_case(pointwise_name(name.c_str(), from, elements), moves(bytes),
-           [=] { return [to, x = input({elements}, from)] { return x.to(to); }; });
+  add_pointwise(std::string("to_") + name_of(to), from, size_of(from) + size_of(to),
+                [=] { return [to, x = input(from)] { return x.to(to); }; });
 }
 
 void add_arithmetic() {
@@ -100,8 +103,8 @@ void add_arithmetic() {
     add_binary("add", dtype, add);
     add_binary("mul", dtype, mul);
   }
-  add_case(pointwise_name("where", f32, elements), moves(13), [] {
-    return [c = rand({elements}) < 0.5, a = input({elements}, f32), b = input({elements}, f32)] {
+  add_pointwise("where", f32, 13, [] {
+    return [c = rand({count_of(f32)}) < 0.5, a = input(f32), b = input(f32)] {
       return where(c, a, b);
     };
   });
@@ -120,18 +123,18 @@ void add_transcendental() {
   }
 }
 
-void add_reduction(const std::string& name, const Shape& shape, Tensor (*f)(const Tensor&)) {
-  add_case(name, moves(4), [=] { return [f, x = input(shape, f32)] { return f(x); }; });
-}
-
 void add_reductions() {
-  const auto whole = [](const char* op) { return pointwise_name(op, f32, elements); };
-  add_reduction(whole("sum"), {elements}, [](const Tensor& x) { return sum(x); });
-  add_reduction(whole("mean"), {elements}, [](const Tensor& x) { return mean(x); });
-  add_reduction(whole("max"), {elements}, [](const Tensor& x) { return max(x); });
-  const Shape square{side, side};
-  add_reduction("sum_dim0/f32/2048x2048/cpu", square, [](const Tensor& x) { return sum(x, 0); });
-  add_reduction("sum_dim1/f32/2048x2048/cpu", square, [](const Tensor& x) { return sum(x, 1); });
+  const auto whole = [](const char* op, Tensor (*f)(const Tensor&)) {
+    add_pointwise(op, f32, 4, [=] { return [f, x = input(f32)] { return f(x); }; });
+  };
+  whole("sum", [](const Tensor& x) { return sum(x); });
+  whole("mean", [](const Tensor& x) { return mean(x); });
+  whole("max", [](const Tensor& x) { return max(x); });
+  for (const int dim : {0, 1}) {
+    add_case("sum_dim" + std::to_string(dim) + "/f32/2048x2048/cpu", {tensor_bytes}, [=] {
+      return [dim, x = input({side, side}, f32)] { return sum(x, dim); };
+    });
+  }
 }
 
 void add_matmul(DType dtype, std::int64_t n) {
@@ -144,13 +147,13 @@ void add_matmul(DType dtype, std::int64_t n) {
 }
 
 void add_indexing() {
-  add_case("gather/f32/2048x2048/cpu", moves(16), [] {
+  add_case("gather/f32/2048x2048/cpu", {4 * tensor_bytes}, [] {
     return [x = input({side, side}, f32), index = randint(0, side, {side, side})] {
       return gather(x, 1, index);
     };
   });
-  add_case("index_select/f32/rows:8192/width:512/cpu", moves(8), [] {
-    return [x = input({50000, 512}, f32), index = randint(0, 50000, {elements / 512})] {
+  add_case("index_select/f32/rows:8192/width:512/cpu", {2 * tensor_bytes}, [] {
+    return [x = input({50000, 512}, f32), index = randint(0, 50000, {8192})] {
       return index_select(x, 0, index);
     };
   });

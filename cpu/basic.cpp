@@ -69,17 +69,40 @@ void copy_run(Bits* out, std::int64_t out_stride, const Bits* in, std::int64_t i
   }
 }
 
+/// Where x lies across o, it goes through tiles, so that both are touched in long stretches.
+template <class Bits>
+void copy_part(Bits* o, const Bits* x, const Layout<2>& layout) {
+  const bool across = crossing_dim(layout) >= 0;
+  const Layout<1> in_layout = Layout<1>{layout.shape, {layout[1]}};
+  const Layout<1> out_layout = Layout<1>{layout.shape, {layout[0]}};
+  const auto load = [&](Bits* to, std::int64_t offset, std::int64_t stride, std::int64_t n) {
+    copy_run(to, 1, x + offset, stride, n);
+  };
+  parallel_for(numel(layout.shape), chunk_size, [&](std::int64_t begin, std::int64_t end) {
+    if (!across) {
+      for_each_run(layout, begin, end, end - begin,
+                   [&](std::int64_t, std::int64_t length, const Offsets<2>& at) {
+                     copy_run(o + at[0], layout[0].back(), x + at[1], layout[1].back(), length);
+                   });
+      return;
+    }
+    Bits tile[tile_size<Bits>];
+    for (std::int64_t i = begin; i < end; i += tile_size<Bits>) {
+      const std::int64_t n = std::min(tile_size<Bits>, end - i);
+      gather_tile(in_layout, tile, i, n, load);
+      for_each_run(out_layout, i, i + n, n,
+                   [&](std::int64_t position, std::int64_t length, const Offsets<1>& at) {
+                     copy_run(o + at[0], out_layout[0].back(), tile + (position - i), 1, length);
+                   });
+    }
+  });
+}
+
 void copy_bits(const View& o, const View& x) {
   const Layout<2> layout = in_memory_order(Layout<2>{o.shape, {o.strides, x.strides}});
   with_bits_of(o.dtype, [&]<class Bits>(Bits) {
     for_each_part(layout, [&](const Layout<2>& part, const Offsets<2>& starts) {
-      parallel_for(numel(part.shape), chunk_size, [&](std::int64_t begin, std::int64_t end) {
-        for_each_run(part, begin, end, end - begin,
-                     [&](std::int64_t, std::int64_t length, const Offsets<2>& at) {
-                       copy_run(o.as<Bits>() + starts[0] + at[0], part[0].back(),
-                                x.as<const Bits>() + starts[1] + at[1], part[1].back(), length);
-                     });
-      });
+      copy_part(o.as<Bits>() + starts[0], x.as<const Bits>() + starts[1], part);
     });
   });
 }

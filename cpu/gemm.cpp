@@ -187,24 +187,27 @@ void Gemm<T>::transpose_into_panel(const Matrix& panel, T* out, std::int64_t wid
 }
 
 template <class T>
-void Gemm<T>::pack_b_panel(const Matrix& panel, T* out, std::int64_t width) {
-  if (panel.column_stride != 1 && panel.row_stride == 1) {
-    return transpose_into_panel(panel, out, width);
-  }
-  for (std::int64_t p = 0; p < panel.rows; ++p) {
-    T* row = out + p * width;
-    load_run(row, panel.at(p, 0), panel.dtype, panel.column_stride, panel.columns);
-    std::fill(row + panel.columns, row + width, T(0));
-  }
-}
-
-template <class T>
 void Gemm<T>::pack_b(const Matrix& b) {
-  constexpr int width = Simd<T>::panel_width;
-  for (std::int64_t j = 0; j < b.columns; j += width) {
-    const std::int64_t columns = std::min<std::int64_t>(width, b.columns - j);
-    pack_b_panel(b.block(0, j, b.rows, columns), b_ + j * b.rows,
-                 round_up(columns, Simd<T>::lanes));
+  const bool transpose = b.column_stride != 1 && b.row_stride == 1;
+  const auto for_each_panel = [&](auto f) {
+    for (std::int64_t j = 0; j < b.columns; j += Simd<T>::panel_width) {
+      const std::int64_t columns = std::min<std::int64_t>(Simd<T>::panel_width, b.columns - j);
+      f(j, columns, round_up(columns, Simd<T>::lanes));
+    }
+  };
+  if (transpose) {
+    for_each_panel([&](std::int64_t j, std::int64_t columns, std::int64_t width) {
+      transpose_into_panel(b.block(0, j, b.rows, columns), b_ + j * b.rows, width);
+    });
+    return;
+  }
+  // Whole rows, because short pieces of many rows are slow to read.
+  for (std::int64_t p = 0; p < b.rows; ++p) {
+    for_each_panel([&](std::int64_t j, std::int64_t columns, std::int64_t width) {
+      T* row = b_ + j * b.rows + p * width;
+      load_run(row, b.at(p, j), b.dtype, b.column_stride, columns);
+      std::fill(row + columns, row + width, T(0));
+    });
   }
 }
 

@@ -62,7 +62,6 @@ class Gemm {
  private:
   bool pack_a(const Matrix& a);
   void pack_b(const Matrix& b);
-  void pack_b_panel(const Matrix& panel, T* out, std::int64_t width);
   void transpose_into_panel(const Matrix& panel, T* out, std::int64_t width);
   void multiply_packed(const Matrix& a, std::int64_t b_columns, T* c, std::int64_t c_stride,
                        bool add);

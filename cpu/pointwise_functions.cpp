@@ -151,6 +151,8 @@ PointwiseFunction<T> general_function(Pointwise f) {
       });
     case Pointwise::fma:
       return map<T>([](T a, T b, T c) { return wrapping_sum(a, wrapping_product(b, c)); });
+    case Pointwise::mul_mul:
+      return map<T>([](T a, T b, T c) { return wrapping_product(wrapping_product(a, b), c); });
     default: return nullptr;
   }
 }
@@ -177,6 +179,7 @@ PointwiseFunction<T> real_function(Pointwise f) {
       return map<T>([](T a, T b, T c) { return b == -infinity ? T(0) : a * math::exp(b - c); });
     case Pointwise::mul_neg: return map<T>([](T a, T b) { return -a * b; });
     case Pointwise::mul_difference: return map<T>([](T a, T b, T c) { return a * (b - c); });
+    case Pointwise::mul_div: return map<T>([](T a, T b, T c) { return a * b / c; });
     default: return nullptr;
   }
 }

@@ -25,6 +25,27 @@ constexpr std::int64_t enough_units = 64;     // pieces of work that keep every 
 template <class T>
 using Sum = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
 
+/// The sum of n values, in lanes that the compiler keeps in vector registers.
+template <class T>
+Sum<T> sum_of(const T* values, std::int64_t n) {
+  constexpr std::int64_t lanes = 32;
+  Sum<T> total = 0;
+  if (n >= lanes) {
+    Sum<T> sums[lanes] = {};
+    for (; n >= lanes; n -= lanes, values += lanes) {
+      for (std::int64_t j = 0; j < lanes; ++j) {
+        sums[j] = wrapping_sum(sums[j], static_cast<Sum<T>>(values[j]));
+      }
+    }
+    for (std::int64_t width = lanes / 2; width > 0; width /= 2) {
+      for (std::int64_t j = 0; j < width; ++j) sums[j] = wrapping_sum(sums[j], sums[j + width]);
+    }
+    total = sums[0];
+  }
+  for (std::int64_t i = 0; i < n; ++i) total = wrapping_sum(total, static_cast<Sum<T>>(values[i]));
+  return total;
+}
+
 /// sums[c] += values[r, c] over all rows, one after the other.
 template <class T>
 void add_rows_in_order(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
@@ -36,22 +57,21 @@ void add_rows_in_order(Sum<T>* sums, const T* values, std::int64_t rows, std::in
   }
 }
 
-/// The same; many short rows are taken as fewer long ones, of which the compiler makes vectors.
+/// The same. Many short rows are taken as fewer long ones, of which the compiler makes vectors.
 template <class T>
 void add_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t lanes = 64;
+  if (columns == 1) {
+    sums[0] = wrapping_sum(sums[0], sum_of(values, rows));
+    return;
+  }
   const std::int64_t joined = lanes / columns;  // rows
   if (joined < 2 || rows < 2 * joined) return add_rows_in_order(sums, values, rows, columns);
-
   Sum<T> wide[lanes] = {};
-  const std::int64_t wide_rows = rows / joined, rest = rows % joined;
-  if (columns * joined == lanes) {
-    add_rows_in_order(wide, values, wide_rows, lanes);
-  } else {
-    add_rows_in_order(wide, values, wide_rows, columns * joined);
-  }
+  const std::int64_t wide_rows = rows / joined;
+  add_rows_in_order(wide, values, wide_rows, joined * columns);
   add_rows_in_order(sums, wide, joined, columns);
-  add_rows_in_order(sums, values + wide_rows * joined * columns, rest, columns);
+  add_rows_in_order(sums, values + wide_rows * joined * columns, rows % joined, columns);
 }
 
 /// How a sum is ordered and cut.

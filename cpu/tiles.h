@@ -2,6 +2,8 @@
 // Feeds tiles to pointwise loops: dense stretches of a compute type, whatever the operands' strides
 // and element types. An operand that is dense already is passed as it lies; anything else is
 // gathered and converted into a tile that stays in the first-level cache.
+#include <cstdlib>
+
 #include "convert.h"
 #include "layout.h"
 
@@ -13,6 +15,44 @@ inline constexpr std::int64_t tile_size = 8192 / static_cast<std::int64_t>(sizeo
 
 /// Elements that a thread takes at a time.
 inline constexpr std::int64_t chunk_size = 32768;
+
+/// Gathers the positions [begin, begin + n) of a layout into a dense tile, n at most `tile_size`.
+/// load(out, offset, stride, count) reads a strided run. Where rows are short, or lie across
+/// memory, whole blocks of them are read column by column, because a column is then the longer or
+/// the denser run.
+template <class T, class Load>
+void gather_tile(const Layout<1>& layout, T* out, std::int64_t begin, std::int64_t n, Load load) {
+  constexpr std::int64_t short_row = 16;
+  const int last = layout.shape.size() - 1;
+  const std::int64_t row = layout.shape[last], stride = layout[0][last];
+  const std::int64_t down = last > 0 ? layout[0][last - 1] : 0,
+                     rows_below = last > 0 ? layout.shape[last - 1] : 1;
+  const bool across = down != 0 && std::abs(down) < std::abs(stride);
+  const bool by_columns = last > 0 && (row < short_row || across);
+
+  T column[tile_size<T>];
+  Odometer<1> place(layout);
+  place.seek(begin);
+  for (std::int64_t done = 0; done < n;) {
+    const std::int64_t offset = place.offsets()[0], rest = n - done;
+    const std::int64_t rows = by_columns && place.index()[last] == 0
+                                  ? std::min(rest / row, rows_below - place.index()[last - 1])
+                                  : 0;
+    if (rows > 1) {
+      for (std::int64_t c = 0; c < row; ++c) {
+        load(column, offset + c * stride, down, rows);
+        for (std::int64_t r = 0; r < rows; ++r) out[done + r * row + c] = column[r];
+      }
+      for (std::int64_t r = 0; r < rows; ++r) place.advance(row);
+      done += rows * row;
+    } else {
+      const std::int64_t length = std::min(rest, row - place.index()[last]);
+      load(out + done, offset, stride, length);
+      place.advance(length);
+      done += length;
+    }
+  }
+}
 
 /// One operand's elements in the row-major order of a loop.
 class Path {
@@ -39,12 +79,13 @@ class Path {
     return static_cast<T*>(at(place.offsets()[0]));
   }
 
+  /// out = the elements [begin, begin + n), n at most `tile_size`.
   template <class T>
   void read(T* out, std::int64_t begin, std::int64_t n) const {
-    for_each_run(layout_, begin, begin + n, n,
-                 [&](std::int64_t position, std::int64_t length, const Offsets<1>& o) {
-                   load_run(out + (position - begin), at(o[0]), dtype_, stride(), length);
-                 });
+    gather_tile(layout_, out, begin, n,
+                [&](T* to, std::int64_t offset, std::int64_t step, std::int64_t count) {
+                  load_run(to, at(offset), dtype_, step, count);
+                });
   }
 
   /// Writes the elements [begin, begin + n), or adds to them.

@@ -17,6 +17,13 @@ DType sum_dtype(DType t) {
   return is_floating(t) ? t : i64;
 }
 
+/// o = scale * sum of f(in) over the shape of x, where a sum of nothing is 0.
+void sum_into(const Tensor& o, Pointwise f, const Operands& in, const Tensor& x,
+              const Reduction& over, double scale) {
+  if (over.count == 0) return fill_kernel(o, 0 * scale);
+  pointwise_sum_kernel(Grad::write_to(over.keep(o)), f, in, x.shape(), scale);
+}
+
 /// sum and mean: every entry gets the same share of the gradient.
 struct SumRule {
   Reduction over;
@@ -31,7 +38,7 @@ struct SumRule {
 
 Tensor scaled_sum(const Tensor& x, const Reduction& over, double scale) {
   const Tensor o = empty(over.result, sum_dtype(x.dtype()), x.device());
-  pointwise_sum_kernel(Grad::write_to(over.keep(o)), Pointwise::copy, {x}, x.shape(), scale);
+  sum_into(o, Pointwise::copy, {x}, x, over, scale);
   return tie(o, {x}, SumRule{over, scale});
 }
 
@@ -107,10 +114,9 @@ Tensor var(const Tensor& x, const Axes& axes, bool unbiased, bool keepdim) {
   const double scale = freedom > 0 ? 1 / freedom : std::nan("");
   const Tensor mean = workspace(over.kept, compute_type(x.dtype()), x.device());
   const double share = 1 / static_cast<double>(std::max<std::int64_t>(over.count, 1));
-  pointwise_sum_kernel(Grad::write_to(mean), Pointwise::copy, {x}, x.shape(), share);
+  sum_into(mean, Pointwise::copy, {x}, x, over, share);
   const Tensor o = empty(over.result, x.dtype(), x.device());
-  pointwise_sum_kernel(Grad::write_to(over.keep(o)), Pointwise::square_difference, {x, mean},
-                       x.shape(), scale);
+  sum_into(o, Pointwise::square_difference, {x, mean}, x, over, scale);
   return tie(o, {x},
              VarRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), mean), over, scale});
 }
@@ -126,8 +132,7 @@ Tensor logsumexp(const Tensor& x, const Axes& axes, bool keepdim) {
   } else if (exact.numel() > 0) {
     const Tensor largest = finite_maximum(x, over);
     const Tensor total = workspace(over.kept, wide, x.device());
-    pointwise_sum_kernel(Grad::write_to(total), Pointwise::exp_difference, {x, largest}, x.shape(),
-                         1.0);
+    sum_into(total, Pointwise::exp_difference, {x, largest}, x, over, 1);
     pointwise_kernel(Grad::write_to(total), Pointwise::log, {total});
     pointwise_kernel(Grad::write_to(over.keep(exact)), Pointwise::add, {largest, total});
   }

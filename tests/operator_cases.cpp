@@ -146,6 +146,7 @@ const std::vector<OperatorCase>& operator_cases() {
     add_join_cases(table);
     add_index_cases(table);
     add_view_cases(table);
+    add_large_cases(table);
     return table.cases;
   }();
   return cases;

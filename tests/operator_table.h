@@ -86,5 +86,6 @@ void add_matmul_cases(Table& t);
 void add_join_cases(Table& t);
 void add_index_cases(Table& t);
 void add_view_cases(Table& t);
+void add_large_cases(Table& t);
 
 }  // namespace quipu::testing

@@ -192,4 +192,41 @@ void add_view_cases(Table& t) {
   });
 }
 
+void add_large_cases(Table& t) {
+  t.group("large");
+  const auto one = [&](const std::string& op, const Shape& shape,
+                       const std::function<Tensor(const Tensor&)>& f) {
+    t.add(
+        op, {{shape, {}}}, [f](In in) { return f(in[0]); }, numel(shape));
+  };
+  one("tanh", {40009}, [](const Tensor& x) { return tanh(x); });
+  one("sum", {40009}, [](const Tensor& x) { return sum(x * x); });
+  one("sum over 0", {517, 131}, [](const Tensor& x) { return sum(x * x, 0); });
+  one("mean over 1", {517, 131}, [](const Tensor& x) { return mean(x * x, 1); });
+  one("logsumexp over 0", {261, 131}, [](const Tensor& x) { return logsumexp(x, 0); });
+  one("logsumexp over 1", {261, 131}, [](const Tensor& x) { return logsumexp(x, 1); });
+  one("cumsum along 0", {257, 131}, [](const Tensor& x) { return cumsum(x, 0); });
+  one("cumsum along 1", {257, 131}, [](const Tensor& x) { return cumsum(x, 1); });
+  one("contiguous", {301, 203}, [](const Tensor& x) { return x.t().contiguous(); });
+  one("dropout", {40009}, [](const Tensor& x) {
+    Generator generator(7);
+    return dropout(x, 0.5, generator);
+  });
+  one("embedding", {211, 67}, [](const Tensor& x) {
+    std::vector<std::int64_t> rows(601);
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int64_t>(i * i % 211);
+    return index_select(x, 0, from(rows, {601}, i64, x.device()));
+  });
+  t.add(
+      "mul", {{{1021, 33}, {}}, {{33}, {}}}, [](In in) { return in[0] * in[1]; }, 1021);
+  t.add(
+      "mul", {{{33, 1021}, {}}, {{33, 1}, {}}}, [](In in) { return in[0] * in[1]; }, 1021);
+  t.add(
+      "matmul", {{{130, 150}, {}}, {{150, 140}, {}}}, [](In in) { return matmul(in[0], in[1]); },
+      150);
+  t.add(
+      "matmul", {{{3, 67, 70}, {}}, {{70, 65}, {}}}, [](In in) { return matmul(in[0], in[1]); },
+      201);
+}
+
 }  // namespace quipu::testing
