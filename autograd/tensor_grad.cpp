@@ -4,21 +4,27 @@
 
 namespace quipu {
 
-AutogradMeta* meta_of(const Tensor& x) { return static_cast<AutogradMeta*>(x.extra()); }
+AutogradMeta* meta_of(const Tensor& x) {
+  return static_cast<AutogradMeta*>(x.extra());
+}
 
 AutogradMeta& ensure_meta(const Tensor& x) {
   if (!meta_of(x)) x.set_extra(Ref<TensorExtra>(new AutogradMeta(x)));
   return *meta_of(x);
 }
 
-void make_leaf(const Tensor& x) { ensure_meta(x).leaf = true; }
+void make_leaf(const Tensor& x) {
+  ensure_meta(x).leaf = true;
+}
 
 const Tensor& Tensor::set_requires_grad(bool on) const {
   const OpScope op("set_requires_grad");
-  check(!on || is_floating(dtype()), "a tensor of type ", dtype(), " has no gradient; only floating types do");
+  check(!on || is_floating(dtype()), "a tensor of type ", dtype(),
+        " has no gradient; only floating types do");
   if (!on && !meta_of(*this)) return *this;
   AutogradMeta& meta = ensure_meta(*this);
-  check(!meta.recorded(), "the tensor is the result of a recorded operator; detach() it to make a leaf");
+  check(!meta.recorded(),
+        "the tensor is the result of a recorded operator; detach() it to make a leaf");
   check(!meta.is_gradient, "the tensor is a gradient; detach() it to make a leaf");
   if (meta.leaf == on) return *this;
   meta.leaf = on;
@@ -38,15 +44,18 @@ Tensor Tensor::grad() const {
 
 void Tensor::set_grad(const Tensor& gradient) const {
   const OpScope op("set_grad");
-  check(!gradient.defined() || (gradient.shape() == shape() && gradient.device() == device()), "the gradient is ",
-        gradient.defined() ? detail::concat(gradient.shape(), " on ", gradient.device()) : "", ", but the tensor is ",
-        shape(), " on ", device());
+  check(!gradient.defined() || (gradient.shape() == shape() && gradient.device() == device()),
+        "the gradient is ",
+        gradient.defined() ? detail::concat(gradient.shape(), " on ", gradient.device()) : "",
+        ", but the tensor is ", shape(), " on ", device());
   AutogradMeta& meta = ensure_meta(*this);
-  check(!gradient.defined() || gradient.dtype() == meta.grad_dtype.value_or(dtype()), "the gradient is ",
-        gradient.defined() ? gradient.dtype() : f32, ", but the tensor sums its gradient in ",
-        meta.grad_dtype.value_or(dtype()), "; see set_grad_dtype()");
+  check(!gradient.defined() || gradient.dtype() == meta.grad_dtype.value_or(dtype()),
+        "the gradient is ", gradient.defined() ? gradient.dtype() : f32,
+        ", but the tensor sums its gradient in ", meta.grad_dtype.value_or(dtype()),
+        "; see set_grad_dtype()");
   for (int d = 0; gradient.defined() && d < dim(); ++d) {
-    check(gradient.strides()[d] != 0 || shape()[d] <= 1, "the gradient is expanded along dimension ", d,
+    check(gradient.strides()[d] != 0 || shape()[d] <= 1,
+          "the gradient is expanded along dimension ", d,
           ", so nothing can be added to it; clone() it first");
   }
   meta.grad = gradient.defined() ? gradient.detach() : gradient;
@@ -62,10 +71,13 @@ void Tensor::zero_grad() const {
 
 const Tensor& Tensor::set_grad_dtype(DType dtype) const {
   const OpScope op("set_grad_dtype");
-  check(is_floating(dtype), "a gradient of type ", dtype, " is not possible; only floating types are");
+  check(is_floating(dtype), "a gradient of type ", dtype,
+        " is not possible; only floating types are");
   AutogradMeta& meta = ensure_meta(*this);
-  check(!meta.recorded(), "the tensor is the result of a recorded operator; only leaves keep a gradient");
-  check(!meta.grad.defined() || meta.grad.dtype() == dtype, "the tensor already has a gradient of type ",
+  check(!meta.recorded(),
+        "the tensor is the result of a recorded operator; only leaves keep a gradient");
+  check(!meta.grad.defined() || meta.grad.dtype() == dtype,
+        "the tensor already has a gradient of type ",
         meta.grad.defined() ? meta.grad.dtype() : dtype, "; call zero_grad() first");
   meta.grad_dtype = dtype;
   return *this;
@@ -78,7 +90,8 @@ bool Tensor::grad_is_partial() const {
 
 void Tensor::add_hook(Hook hook) const {
   const OpScope op("add_hook");
-  check(requires_grad(), "the tensor ", shape(), " has no gradient: it is neither a leaf that requires one nor recorded");
+  check(requires_grad(), "the tensor ", shape(),
+        " has no gradient: it is neither a leaf that requires one nor recorded");
   ensure_meta(*this).hooks.push_back(std::move(hook));
 }
 

@@ -1,5 +1,5 @@
-// What an allocation costs when a cached block fits, beside malloc of the same size. Neither touches
-// the memory. Above 128 KiB malloc may go to the system every time; a caching allocator never does.
+// What an allocation costs when a cached block fits, beside malloc of the same size. Neither
+// touches the memory.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

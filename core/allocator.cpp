@@ -1,5 +1,5 @@
-// See allocator.h for the policy. Everything here runs under the allocator's mutex; a hit in a bin touches the block,
-// its neighbour and a few counters.
+// See allocator.h for the policy. Everything here runs under the allocator's mutex; a hit in a bin
+// touches the block, its neighbour and a few counters.
 #include "quipu/core/allocator.h"
 
 #include <algorithm>
@@ -12,9 +12,13 @@
 namespace quipu {
 namespace {
 
-std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
-bool is_whole_segment(const Block& block) { return !block.before && !block.after; }
+bool is_whole_segment(const Block& block) {
+  return !block.before && !block.after;
+}
 
 }  // namespace
 
@@ -29,7 +33,8 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category) {
   const std::lock_guard lock(mutex_);
   if (bytes > (std::size_t{1} << 62)) throw_out_of_memory(bytes, "no device has that much");
   const std::size_t size = round_up(bytes, granule);
-  if (stats_.limit && stats_.current + size > stats_.limit) throw_out_of_memory(bytes, "the limit is reached");
+  if (stats_.limit && stats_.current + size > stats_.limit)
+    throw_out_of_memory(bytes, "the limit is reached");
 
   Block* block = find_or_grow(size, bytes);
   block->live = true;

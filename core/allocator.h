@@ -1,10 +1,13 @@
 #pragma once
-// One caching allocator policy for all devices: 512-byte granules; small blocks cut from 2 MiB slabs, found through
-// exact-size bins; large blocks best-fit, split and merged. Each live block carries its ledger entry, so a query
-// walks blocks and nothing is hashed on the way in or out.
+// One caching allocator policy for all devices: 512-byte granules; small blocks cut from 2 MiB
+// slabs, found through exact-size bins; large blocks best-fit, split and merged. Free segments that
+// together are as large as a request but too small each are given back before another one is taken.
+// Each live block carries its ledger entry, so a query walks blocks and nothing is hashed on the
+// way in or out.
 //
-// Who held memory at a peak is known exactly at constant cost: a block was live at the peak if it was born before it
-// and is either live still or was freed since; the freed ones are kept as small records until a higher peak comes.
+// Who held memory at a peak is known exactly at constant cost: a block was live at the peak if it
+// was born before it and is either live still or was freed since; the freed ones are kept as small
+// records until a higher peak comes.
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -48,9 +51,9 @@ struct Block {
   std::size_t requested = 0;  // as asked for, live blocks only
   std::uint64_t segment = 0;  // number of the segment that it was cut from
   bool live = false;
-  bool slab = false;          // lies in a slab of small blocks
-  bool direct = false;        // allocated in no-cache mode: goes straight back
-  Block* before = nullptr;    // neighbours in the segment
+  bool slab = false;        // lies in a slab of small blocks
+  bool direct = false;      // allocated in no-cache mode: goes straight back
+  Block* before = nullptr;  // neighbours in the segment
   Block* after = nullptr;
   Block* bin_before = nullptr;  // neighbours in the free bin, in the list of live blocks, or spare
   Block* bin_after = nullptr;
@@ -60,7 +63,7 @@ struct Block {
 /// A region whose peak is measured, with what it needs to name the holders at that peak.
 struct PeakRegion {
   std::size_t peak = 0;
-  std::uint64_t serial = 0;         // event at which the peak was reached
+  std::uint64_t serial = 0;  // event at which the peak was reached
   std::size_t reserved = 0;
   std::vector<LedgerEntry> buried;  // live at the peak, gone since
 };
@@ -132,7 +135,8 @@ class CachingAllocator {
   Block* spare_ = nullptr;         // those that stand for no memory now
 };
 
-/// The allocator of a device; made at first use and never destroyed, so that no exit order can hurt.
+/// The allocator of a device; made at first use and never destroyed, so that no exit order can
+/// hurt.
 CachingAllocator& allocator_of(Device device);
 
 /// Back ends say here where their memory comes from (the CPU and meta are built in).

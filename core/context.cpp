@@ -48,7 +48,9 @@ MemoryScope::MemoryScope(ScopeId id) : outer_(thread_context().scope) {
   thread_context().scope = id;
 }
 
-MemoryScope::~MemoryScope() { thread_context().scope = outer_; }
+MemoryScope::~MemoryScope() {
+  thread_context().scope = outer_;
+}
 
 std::string scope_path(ScopeId id) {
   ScopeTable& table = scopes();

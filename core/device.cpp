@@ -6,7 +6,9 @@
 
 namespace quipu {
 
-const char* name_of(DeviceKind kind) { return kind == DeviceKind::cpu ? "cpu" : "cuda"; }
+const char* name_of(DeviceKind kind) {
+  return kind == DeviceKind::cpu ? "cpu" : "cuda";
+}
 
 void Device::throw_bad_index(int index) {
   fail("device index ", index, " is not in [0, ", max_index, ")");

@@ -9,7 +9,8 @@
 namespace quipu {
 namespace {
 
-/// The double as a float, rounded to odd: a second rounding to fewer bits is then the same as one rounding.
+/// The double as a float, rounded to odd: a second rounding to fewer bits is then the same as one
+/// rounding.
 float round_to_odd(double x) {
   const float f = static_cast<float>(x);
   const double back = f;
@@ -60,7 +61,8 @@ DType promote(DType a, DType b) {
 BFloat16 to_bf16(double x) {
   const auto bits = std::bit_cast<std::uint32_t>(round_to_odd(x));
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
-    return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};  // quiet, so that no NaN becomes infinity
+    return {static_cast<std::uint16_t>((bits >> 16) |
+                                       0x40u)};  // quiet, so that no NaN becomes infinity
   }
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
@@ -72,22 +74,30 @@ Half to_f16(double x) {
   if (magnitude > 0x7f800000u) {
     return {static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu))};
   }
-  if (magnitude >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // from 65520 on
-  if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 puts the last kept bit at the end of the mantissa
+  if (magnitude >= 0x477ff000u)
+    return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // from 65520 on
+  if (magnitude <
+      0x38800000u) {  // subnormal: adding 0.5 puts the last kept bit at the end of the mantissa
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u))};
   }
   const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
 
-float to_float(BFloat16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+float to_float(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 float to_float(Half x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = x.bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  if (magnitude < 0x0400u) return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
+  if (magnitude >= 0x7c00u)
+    return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude < 0x0400u)
+    return std::bit_cast<float>(
+        sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24f));
   return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
 }
 
@@ -110,8 +120,9 @@ void check_value(const Scalar& s, DType dtype) {
   check_scalar(s, dtype);
   const bool fits = dtype == DType::i32  ? s.whole() == static_cast<std::int32_t>(s.whole())
                     : dtype == DType::u8 ? s.whole() == static_cast<std::uint8_t>(s.whole())
-                    : dtype == DType::boolean ? s.whole() == static_cast<std::int64_t>(s.whole() != 0)
-                                              : true;
+                    : dtype == DType::boolean
+                        ? s.whole() == static_cast<std::int64_t>(s.whole() != 0)
+                        : true;
   check(fits, "the value ", s, " is out of range for type ", dtype);
 }
 

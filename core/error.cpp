@@ -19,8 +19,8 @@ void throw_error(const std::string& message) {
 
 void throw_internal(const std::string& message) {
   const char* op = thread_context().op;
-  throw InternalError("bug in quipu" + (op ? std::string(" (in ") + op + ")" : std::string()) + ": " +
-                      message + "; please report it");
+  throw InternalError("bug in quipu" + (op ? std::string(" (in ") + op + ")" : std::string()) +
+                      ": " + message + "; please report it");
 }
 
 }  // namespace quipu::detail

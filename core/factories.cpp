@@ -108,8 +108,8 @@ Tensor eye(std::int64_t n, DType dtype, Device device) {
 
 namespace {
 
-/// Kernels use at most one counter for two elements; see core/random.h.
-PhiloxState draw(Generator& g, std::int64_t n) { return g.reserve(static_cast<std::uint64_t>(n) / 2 + 1); }
+/// What a call that draws n values may use.
+PhiloxState draw(Generator& g, std::int64_t n) { return g.reserve(philox_counters(n)); }
 
 /// o = values in host memory, row-major, of another type perhaps.
 void write_values(const Tensor& o, const void* data, DType source) {

@@ -11,7 +11,8 @@
 namespace quipu {
 
 const char* name_of(Category category) {
-  constexpr const char* names[] = {"parameter", "gradient", "optimizer", "saved", "output", "workspace"};
+  constexpr const char* names[] = {"parameter", "gradient", "optimizer",
+                                   "saved",     "output",   "workspace"};
   return names[static_cast<int>(category)];
 }
 
@@ -37,7 +38,8 @@ std::vector<LedgerEntry> CachingAllocator::live_entries() const {
   return entries;
 }
 
-MemoryReport CachingAllocator::summarise(const std::vector<LedgerEntry>& entries, const char* moment) const {
+MemoryReport CachingAllocator::summarise(const std::vector<LedgerEntry>& entries,
+                                         const char* moment) const {
   MemoryReport report{device_, moment, 0, stats_.reserved, {}, {}};
   // Operator names are compared as text: one literal may have several addresses.
   std::map<std::tuple<Category, std::string, ScopeId>, MemoryHolder> holders;
@@ -48,7 +50,8 @@ MemoryReport CachingAllocator::summarise(const std::vector<LedgerEntry>& entries
     if (holder.blocks == 0) holder = {e.category, op, scope_path(e.scope), 0, 0, 0};
     holder.bytes += e.bytes;
     ++holder.blocks;
-    holder.oldest_seconds = std::max(holder.oldest_seconds, static_cast<double>(now - e.since_ns) * 1e-9);
+    holder.oldest_seconds =
+        std::max(holder.oldest_seconds, static_cast<double>(now - e.since_ns) * 1e-9);
     report.bytes += e.bytes;
     report.by_category[static_cast<std::size_t>(e.category)] += e.bytes;
   }
@@ -70,8 +73,8 @@ MemoryReport CachingAllocator::report_peak(const PeakRegion& region) const {
   entries.insert(entries.end(), region.buried.begin(), region.buried.end());
   MemoryReport report = summarise(entries, "at the peak");
   report.reserved = region.reserved;
-  ensure(report.bytes == region.peak, "the ledger at the peak sums to ", report.bytes, " bytes instead of ",
-         region.peak);
+  ensure(report.bytes == region.peak, "the ledger at the peak sums to ", report.bytes,
+         " bytes instead of ", region.peak);
   return report;
 }
 
@@ -88,7 +91,9 @@ std::size_t CachingAllocator::restart(PeakRegion* region) {
   return restart_locked(region);
 }
 
-void CachingAllocator::reset_peak() { restart(&whole_); }
+void CachingAllocator::reset_peak() {
+  restart(&whole_);
+}
 
 std::size_t CachingAllocator::enter(PeakRegion* region) {
   const std::lock_guard lock(mutex_);
@@ -112,28 +117,35 @@ void CachingAllocator::throw_out_of_memory(std::size_t bytes, const char* why) c
   const std::size_t room = stats_.limit > stats_.current ? stats_.limit - stats_.current : 0;
   std::string text = fmt::format(
       "{}out of memory on {}: {} asked for, and {}. Live {}, cached and free {}, reserved {}{}.\n",
-      context.op ? fmt::format("{}: ", context.op) : "", to_string(device_), human_bytes(bytes), why,
-      human_bytes(stats_.current), human_bytes(stats_.reserved - std::min(stats_.reserved, stats_.current)),
+      context.op ? fmt::format("{}: ", context.op) : "", to_string(device_), human_bytes(bytes),
+      why, human_bytes(stats_.current),
+      human_bytes(stats_.reserved - std::min(stats_.reserved, stats_.current)),
       human_bytes(stats_.reserved),
-      stats_.limit ? fmt::format(", limit {} ({} left)", human_bytes(stats_.limit), human_bytes(room)) : "");
+      stats_.limit
+          ? fmt::format(", limit {} ({} left)", human_bytes(stats_.limit), human_bytes(room))
+          : "");
   text += report.text(10);
   text += "What would help: a smaller batch; recompute() around layers";
-  text += report.by_category[static_cast<std::size_t>(Category::saved)] > 0
-              ? fmt::format(" ({} are saved for backward); ",
-                            human_bytes(report.by_category[static_cast<std::size_t>(Category::saved)]))
-              : "; ";
-  text += "bf16 instead of f32; zero_grad() before the step; dropping tensors and tapes that are no longer needed";
+  text +=
+      report.by_category[static_cast<std::size_t>(Category::saved)] > 0
+          ? fmt::format(" ({} are saved for backward); ",
+                        human_bytes(report.by_category[static_cast<std::size_t>(Category::saved)]))
+          : "; ";
+  text +=
+      "bf16 instead of f32; zero_grad() before the step; dropping tensors and tapes that are no "
+      "longer needed";
   text += stats_.limit ? "; a higher set_memory_limit()." : ".";
   throw OutOfMemory(text, bytes);
 }
 
 std::string MemoryReport::text(int max_holders) const {
-  std::string out = fmt::format("memory on {} {}: {} live, {} reserved\n", to_string(device), moment,
-                                human_bytes(bytes), human_bytes(reserved));
+  std::string out = fmt::format("memory on {} {}: {} live, {} reserved\n", to_string(device),
+                                moment, human_bytes(bytes), human_bytes(reserved));
   for (int c = 0; c < category_count; ++c) {
     const std::size_t held = by_category[static_cast<std::size_t>(c)];
     if (held == 0) continue;
-    out += fmt::format("  {:<10} {:>11}  {:5.1f} %\n", name_of(static_cast<Category>(c)), human_bytes(held),
+    out += fmt::format("  {:<10} {:>11}  {:5.1f} %\n", name_of(static_cast<Category>(c)),
+                       human_bytes(held),
                        100.0 * static_cast<double>(held) / static_cast<double>(bytes));
   }
   if (holders.empty()) return out;
@@ -141,9 +153,9 @@ std::string MemoryReport::text(int max_holders) const {
   const auto shown = std::min(holders.size(), static_cast<std::size_t>(std::max(max_holders, 0)));
   for (std::size_t i = 0; i < shown; ++i) {
     const MemoryHolder& h = holders[i];
-    out += fmt::format("    {:>11}  {:<10} {:<16} {:<24} {} block{}\n", human_bytes(h.bytes), name_of(h.category),
-                       h.op.empty() ? "-" : h.op, h.scope.empty() ? "-" : h.scope, h.blocks,
-                       h.blocks == 1 ? "" : "s");
+    out += fmt::format("    {:>11}  {:<10} {:<16} {:<24} {} block{}\n", human_bytes(h.bytes),
+                       name_of(h.category), h.op.empty() ? "-" : h.op,
+                       h.scope.empty() ? "-" : h.scope, h.blocks, h.blocks == 1 ? "" : "s");
   }
   if (shown < holders.size()) {
     std::size_t rest = 0;

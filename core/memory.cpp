@@ -26,7 +26,8 @@
 namespace quipu {
 namespace {
 
-/// Main memory. Large segments are aligned for huge pages: a fresh 16 MiB tensor then costs 8 page faults, not 4096.
+/// Main memory. Large segments are aligned for huge pages: a fresh 16 MiB tensor then costs 8 page
+/// faults, not 4096.
 class HostSource final : public MemorySource {
  public:
   void* acquire(std::size_t bytes) override {
@@ -40,8 +41,11 @@ class HostSource final : public MemorySource {
     poison(data, bytes, false);
     std::free(data);
   }
-  void fill(void* data, std::size_t bytes, unsigned char value) override { std::memset(data, value, bytes); }
-  void poison([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes, [[maybe_unused]] bool on) noexcept override {
+  void fill(void* data, std::size_t bytes, unsigned char value) override {
+    std::memset(data, value, bytes);
+  }
+  void poison([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes,
+              [[maybe_unused]] bool on) noexcept override {
 #ifdef QUIPU_ASAN
     if (on) {
       ASAN_POISON_MEMORY_REGION(data, bytes);
@@ -84,7 +88,8 @@ std::atomic<bool>& poison_flag() {
 
 constexpr std::size_t max_index = Device::max_index;
 
-/// One slot a device, found without a lock. Never destroyed: tensors with static lifetime may still be around.
+/// One slot a device, found without a lock. Never destroyed: tensors with static lifetime may still
+/// be around.
 struct Registry {
   std::mutex mutex;
   std::array<std::atomic<CachingAllocator*>, 4 * max_index> slots{};
@@ -95,7 +100,8 @@ Registry& registry() {
   return *r;
 }
 std::size_t slot_of(Device d) {
-  return ((d.is_meta() ? 2u : 0u) + static_cast<std::size_t>(d.kind())) * max_index + static_cast<std::size_t>(d.index());
+  return ((d.is_meta() ? 2u : 0u) + static_cast<std::size_t>(d.kind())) * max_index +
+         static_cast<std::size_t>(d.index());
 }
 
 std::unique_ptr<MemorySource> make_source(Device device) {
@@ -103,17 +109,26 @@ std::unique_ptr<MemorySource> make_source(Device device) {
   if (device.is_cpu()) return std::make_unique<HostSource>();
   const SourceFactory factory = registry().factories[static_cast<std::size_t>(device.kind())];
   check(factory != nullptr, "device ", device,
-        " is not there: this build of quipu has no CUDA back end; configure with -DQUIPU_CUDA=ON, or use device cpu "
+        " is not there: this build of quipu has no CUDA back end; configure with -DQUIPU_CUDA=ON, "
+        "or use device cpu "
         "(or meta:cuda, which computes nothing)");
   return factory(device.index());
 }
 
 }  // namespace
 
-bool caching_mode() { return caching_flag().load(std::memory_order_relaxed); }
-bool poison_mode() { return poison_flag().load(std::memory_order_relaxed); }
-bool set_caching(bool on) { return caching_flag().exchange(on); }
-bool set_poison(bool on) { return poison_flag().exchange(on); }
+bool caching_mode() {
+  return caching_flag().load(std::memory_order_relaxed);
+}
+bool poison_mode() {
+  return poison_flag().load(std::memory_order_relaxed);
+}
+bool set_caching(bool on) {
+  return caching_flag().exchange(on);
+}
+bool set_poison(bool on) {
+  return poison_flag().exchange(on);
+}
 
 void set_memory_source(DeviceKind kind, SourceFactory factory) {
   registry().factories[static_cast<std::size_t>(kind)] = factory;
@@ -138,17 +153,30 @@ std::vector<Device> devices_in_use() {
   for (std::size_t i = 0; i < r.slots.size(); ++i) {
     if (!r.slots[i].load()) continue;
     const std::size_t group = i / max_index;
-    devices.emplace_back(static_cast<DeviceKind>(group % 2), static_cast<int>(i % max_index), group >= 2);
+    devices.emplace_back(static_cast<DeviceKind>(group % 2), static_cast<int>(i % max_index),
+                         group >= 2);
   }
   return devices;
 }
 
-MemoryStats memory_stats(Device device) { return allocator_of(device).stats(); }
-MemoryReport memory_report(Device device) { return allocator_of(device).report_now(); }
-MemoryReport peak_report(Device device) { return allocator_of(device).report_peak(); }
-void reset_peak(Device device) { allocator_of(device).reset_peak(); }
-std::size_t set_memory_limit(Device device, std::size_t bytes) { return allocator_of(device).set_limit(bytes); }
-void release_cached(Device device) { allocator_of(device).release_cached(); }
+MemoryStats memory_stats(Device device) {
+  return allocator_of(device).stats();
+}
+MemoryReport memory_report(Device device) {
+  return allocator_of(device).report_now();
+}
+MemoryReport peak_report(Device device) {
+  return allocator_of(device).report_peak();
+}
+void reset_peak(Device device) {
+  allocator_of(device).reset_peak();
+}
+std::size_t set_memory_limit(Device device, std::size_t bytes) {
+  return allocator_of(device).set_limit(bytes);
+}
+void release_cached(Device device) {
+  allocator_of(device).release_cached();
+}
 void release_cached() {
   for (const Device device : devices_in_use()) release_cached(device);
 }
@@ -157,10 +185,20 @@ PeakMemory::PeakMemory(Device device)
     : device_(device),
       region_(std::make_unique<PeakRegion>()),
       start_(allocator_of(device).enter(region_.get())) {}
-PeakMemory::~PeakMemory() { allocator_of(device_).leave(region_.get()); }
-std::size_t PeakMemory::bytes() const { return allocator_of(device_).peak_of(region_.get()); }
-std::size_t PeakMemory::bytes_above() const { return bytes() - start_; }
-MemoryReport PeakMemory::report() const { return allocator_of(device_).report_peak(*region_); }
-void PeakMemory::reset() { start_ = allocator_of(device_).restart(region_.get()); }
+PeakMemory::~PeakMemory() {
+  allocator_of(device_).leave(region_.get());
+}
+std::size_t PeakMemory::bytes() const {
+  return allocator_of(device_).peak_of(region_.get());
+}
+std::size_t PeakMemory::bytes_above() const {
+  return bytes() - start_;
+}
+MemoryReport PeakMemory::report() const {
+  return allocator_of(device_).report_peak(*region_);
+}
+void PeakMemory::reset() {
+  start_ = allocator_of(device_).restart(region_.get());
+}
 
 }  // namespace quipu

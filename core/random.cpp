@@ -36,7 +36,7 @@ void manual_seed(std::uint64_t seed) {
 }
 
 std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t counter) {
-  const PhiloxBlock block = philox_block(seed, counter);
+  const PhiloxBlock block = philox_block(philox_start(counter), PhiloxKey(seed));
   return {block.w0, block.w1, block.w2, block.w3};
 }
 

@@ -7,7 +7,8 @@
 namespace quipu {
 
 void Dims::require_room(std::size_t size) const {
-  check(size <= max_dims, "a tensor has at most ", max_dims, " dimensions, but ", size, " were asked for");
+  check(size <= max_dims, "a tensor has at most ", max_dims, " dimensions, but ", size,
+        " were asked for");
 }
 
 Dims::Dims(std::initializer_list<std::int64_t> values)
@@ -27,7 +28,9 @@ Dims Dims::filled(int size, std::int64_t value) {
   return dims;
 }
 
-void Dims::push_back(std::int64_t value) { insert(size_, value); }
+void Dims::push_back(std::int64_t value) {
+  insert(size_, value);
+}
 
 void Dims::insert(int position, std::int64_t value) {
   require_room(static_cast<std::size_t>(size_) + 1);
@@ -60,7 +63,8 @@ std::int64_t numel(const Shape& shape) {
     empty = empty || size == 0;
     overflow = __builtin_mul_overflow(n, std::max<std::int64_t>(size, 1), &n) || overflow;
   }
-  check(!overflow && n <= (std::int64_t{1} << 59), "shape ", shape, " has more elements than can be addressed");
+  check(!overflow && n <= (std::int64_t{1} << 59), "shape ", shape,
+        " has more elements than can be addressed");
   return empty ? 0 : n;
 }
 
@@ -107,8 +111,8 @@ Shape broadcast_shapes(const Shape& a, const Shape& b) {
   for (int i = 1; i <= dims; ++i) {
     const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1;
     const std::int64_t y = i <= b.size() ? b[b.size() - i] : 1;
-    check(x == y || x == 1 || y == 1, "shapes ", a, " and ", b, " do not broadcast: sizes ", x, " and ", y,
-          " differ in dimension ", -i, " and neither is 1");
+    check(x == y || x == 1 || y == 1, "shapes ", a, " and ", b, " do not broadcast: sizes ", x,
+          " and ", y, " differ in dimension ", -i, " and neither is 1");
     shape[dims - i] = x == 1 ? y : x;
   }
   return shape;

@@ -12,7 +12,11 @@ Storage::Storage(std::size_t bytes, Device device, Category category)
 }
 
 Storage::Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<const void> owner)
-    : data_(data), bytes_(bytes), device_(device), category_(Category::output), owner_(std::move(owner)) {}
+    : data_(data),
+      bytes_(bytes),
+      device_(device),
+      category_(Category::output),
+      owner_(std::move(owner)) {}
 
 Storage::~Storage() {
   if (block_) allocator_of(device_).free(block_);

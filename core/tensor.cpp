@@ -18,7 +18,9 @@ void Tensor::throw_undefined() {
   fail("an undefined tensor was used: it was default-constructed and never assigned");
 }
 
-std::int64_t Tensor::size(int dim) const { return shape()[wrap_dim(dim, this->dim())]; }
+std::int64_t Tensor::size(int dim) const {
+  return shape()[wrap_dim(dim, this->dim())];
+}
 
 void* Tensor::raw_data() const {
   check(!device().is_meta(), "a tensor on ", device(), " has no values: they were never computed");
@@ -27,8 +29,8 @@ void* Tensor::raw_data() const {
 }
 
 void Tensor::check_access(DType wanted) const {
-  check(dtype() == wanted, "data<", wanted, ">() of a tensor of type ", dtype(), "; convert it with .to(", wanted,
-        ")");
+  check(dtype() == wanted, "data<", wanted, ">() of a tensor of type ", dtype(),
+        "; convert it with .to(", wanted, ")");
   check(!device().is_cuda(), "data() of a tensor on ", device(), "; bring it over with .to(cpu)");
 }
 
@@ -39,7 +41,8 @@ View Tensor::view() const {
 }
 
 void read_values(const Tensor& x, DType dtype, void* to) {
-  check(!x.device().is_meta(), "a tensor on ", x.device(), " has no values: they were never computed");
+  check(!x.device().is_meta(), "a tensor on ", x.device(),
+        " has no values: they were never computed");
   if (x.numel() == 0) return;
   const View values{to, x.shape(), contiguous_strides(x.shape()), dtype, cpu, true};
   if (x.device().is_cpu()) return copy_kernel(values, x);
@@ -58,7 +61,8 @@ namespace {
 /// The one value of a tensor, as T.
 template <class T>
 T only_value(const Tensor& x) {
-  check(x.numel() == 1, "the tensor has shape ", x.shape(), ", but only a tensor with one element has an item");
+  check(x.numel() == 1, "the tensor has shape ", x.shape(),
+        ", but only a tensor with one element has an item");
   T value{};
   read_values(x, dtype_of<T>, &value);
   return value;

@@ -17,6 +17,15 @@ constexpr std::int64_t tile = 512;
 constexpr std::int64_t grain = 16384;
 
 template <class T>
+void drop_run(T* values, const std::uint32_t* words, std::int64_t n, std::uint32_t threshold,
+              T scale) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T kept = values[i] * scale;
+    values[i] = (words[i] >> 8) >= threshold ? kept : T(0);
+  }
+}
+
+template <class T>
 void drop(const View& x, const Grad& o, double p, PhiloxState state) {
   const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 0x1p24));
   const T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
@@ -29,8 +38,7 @@ void drop(const View& x, const Grad& o, double p, PhiloxState state) {
                  [&](std::int64_t position, std::int64_t n, const Offsets<2>& offset) {
                    philox_words(words, state, static_cast<std::uint64_t>(position), n);
                    load_run(values, at(x, offset[0]), x.dtype, layout[0].back(), n);
-                   for (std::int64_t i = 0; i < n; ++i)
-                     values[i] = (words[i] >> 8) >= threshold ? values[i] * scale : T(0);
+                   drop_run(values, words, n, threshold, scale);
                    deliver(at(o.view, offset[1]), o.view.dtype, layout[1].back(), values, n);
                  });
   });

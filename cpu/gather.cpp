@@ -1,7 +1,6 @@
 // Reading at indices. All indices are checked first, so that an error leaves nothing half done.
 // Whole rows that lie densely are copied as bytes; else elements are picked one by one into a tile
 // and stored in one go. Cut over the output; bound by the cache misses of the places that are read.
-#include <atomic>
 #include <cstring>
 
 #include "convert.h"
@@ -43,6 +42,7 @@ void gather_as(const View& x, const View& index, const Grad& o, int axis) {
   const Layout<3> layout =
       Layout<3>{o.view.shape, {x_strides, index.strides, o.view.strides}}.merged();
   const auto deliver = o.add ? add_run<T> : store_run<T>;
+  const bool direct = !o.add && x.dtype == o.view.dtype && layout[2].back() == 1;
   parallel_for(o.view.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
     std::int64_t places[tile];
     alignas(8) char raw[tile * 8];
@@ -52,9 +52,11 @@ void gather_as(const View& x, const View& index, const Grad& o, int axis) {
                    load_run(places, at(index, offset[1]), index.dtype, layout[1].back(), n);
                    for (std::int64_t i = 0; i < n; ++i)
                      places[i] = places[i] * step + i * layout[0].back();
-                   pick(raw, at(x, offset[0]), places, n, size_of(x.dtype));
+                   char* const target = at(o.view, offset[2]);
+                   pick(direct ? target : raw, at(x, offset[0]), places, n, size_of(x.dtype));
+                   if (direct) return;
                    load_run(values, raw, x.dtype, 1, n);
-                   deliver(at(o.view, offset[2]), o.view.dtype, layout[2].back(), values, n);
+                   deliver(target, o.view.dtype, layout[2].back(), values, n);
                  });
   });
 }

@@ -12,28 +12,16 @@
 #include <utility>
 
 #include "convert.h"
+#include "simd.h"
 
 namespace quipu::on_cpu {
 namespace {
 
 // As many sums as registers allow, with room for a row of the panel.
-#if defined(__AVX512F__)
-constexpr int vector_bytes = 64, panel_vectors = 4;
-#elif defined(__AVX__)
-constexpr int vector_bytes = 32, panel_vectors = 2;
-#else
-constexpr int vector_bytes = 16, panel_vectors = 2;
-#endif
+constexpr int panel_vectors = vector_bytes == 64 ? 4 : 2;
 constexpr int rows_at_once = 6;
-
 template <class T>
-struct Simd {
-  static constexpr int lanes = vector_bytes / static_cast<int>(sizeof(T));
-  static constexpr int panel_width = panel_vectors * lanes;
-  typedef T Vector __attribute__((vector_size(vector_bytes), may_alias));
-  /// A vector anywhere in an array of T.
-  typedef T Loose __attribute__((vector_size(vector_bytes), aligned(alignof(T)), may_alias));
-};
+constexpr int panel_width = panel_vectors* Simd<T>::lanes;
 
 /// How `a` was packed: row i, position p is at i * row_stride + p * depth_stride.
 template <class T>
@@ -109,10 +97,10 @@ void multiply_panel(std::int64_t rows, std::int64_t depth, std::int64_t columns,
       continue;
     }
     // The last vector is wider than c: through a buffer.
-    alignas(64) T whole[rows_at_once * Simd<T>::panel_width];
-    function(depth, a_part, b, whole, Simd<T>::panel_width, false);
+    alignas(64) T whole[rows_at_once * panel_width<T>];
+    function(depth, a_part, b, whole, panel_width<T>, false);
     for (std::int64_t r = 0; r < count; ++r) {
-      const T* from = whole + r * Simd<T>::panel_width;
+      const T* from = whole + r * panel_width<T>;
       T* to = c_part + r * c_stride;
       for (std::int64_t j = 0; j < columns; ++j) to[j] = add ? to[j] + from[j] : from[j];
     }
@@ -190,8 +178,8 @@ template <class T>
 void Gemm<T>::pack_b(const Matrix& b) {
   const bool transpose = b.column_stride != 1 && b.row_stride == 1;
   const auto for_each_panel = [&](auto f) {
-    for (std::int64_t j = 0; j < b.columns; j += Simd<T>::panel_width) {
-      const std::int64_t columns = std::min<std::int64_t>(Simd<T>::panel_width, b.columns - j);
+    for (std::int64_t j = 0; j < b.columns; j += panel_width<T>) {
+      const std::int64_t columns = std::min<std::int64_t>(panel_width<T>, b.columns - j);
       f(j, columns, round_up(columns, Simd<T>::lanes));
     }
   };
@@ -215,8 +203,8 @@ template <class T>
 void Gemm<T>::multiply_packed(const Matrix& a, std::int64_t b_columns, T* c, std::int64_t c_stride,
                               bool add) {
   const auto function = pack_a(a) ? multiply_panel<T, ByRows<T>> : multiply_panel<T, ByColumns<T>>;
-  for (std::int64_t j = 0; j < b_columns; j += Simd<T>::panel_width) {
-    const std::int64_t columns = std::min<std::int64_t>(Simd<T>::panel_width, b_columns - j);
+  for (std::int64_t j = 0; j < b_columns; j += panel_width<T>) {
+    const std::int64_t columns = std::min<std::int64_t>(panel_width<T>, b_columns - j);
     function(a.rows, a.columns, columns, a_, b_ + j * a.columns, c + j, c_stride, add);
   }
 }
@@ -226,7 +214,7 @@ void Gemm<T>::multiply(const Matrix& a, const Matrix& b, T* c, std::int64_t c_st
   if (a.columns == 0 && !add) {
     for (std::int64_t i = 0; i < a.rows; ++i) std::fill_n(c + i * c_stride, b.columns, T(0));
   }
-  const std::int64_t width = round_up(even_part(b.columns, max_columns), Simd<T>::panel_width);
+  const std::int64_t width = round_up(even_part(b.columns, max_columns), panel_width<T>);
   const std::int64_t most =
       std::min<std::int64_t>(max_depth, b_size_ / std::max<std::int64_t>(1, width));
   const std::int64_t depth = even_part(a.columns, most);

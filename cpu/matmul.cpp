@@ -4,9 +4,11 @@
 // made in is collected in a buffer of one tile and rounded once. What bounds it is in gemm.cpp.
 #include "gemm.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "convert.h"
+#include "gemv.h"
 #include "layout.h"
 #include "quipu/core/kernels.h"
 #include "quipu/core/parallel.h"
@@ -31,8 +33,10 @@ class Plan {
   Plan(const View& a, const View& b, const Grad& o)
       : a_(matrix_of(a)), b_(matrix_of(b)), o_(matrix_of(o.view)), add_(o.add) {
     split_batch(a, b, o.view);
-    // Rows of the result must be dense: o^T = b^T a^T.
-    if (o_.columns > 1 && o_.column_stride != 1) {
+    // A few long rows rather than a few columns, dense rows rather than dense columns: o^T = b^T
+    // a^T.
+    const bool narrow = o_.columns <= few && o_.columns < o_.rows;
+    if (narrow || (o_.rows > few && !has_dense_rows())) {
       o_ = o_.transposed();
       a_ = std::exchange(b_, a_.transposed()).transposed();
       std::swap(apart_[0], apart_[1]);
@@ -47,14 +51,15 @@ class Plan {
   template <class T>
   void run() {
     if (o_.rows == 0 || o_.columns == 0) return;
-    cut<T>();
-    const std::int64_t units = numel(apart_.shape) * tiles();
-    // About ten microseconds' worth of work.
-    const std::int64_t grain = (1 << 19) / (tile_rows_ * tile_columns_ * depth() + 2048);
-    parallel_for(units, grain, [&](std::int64_t begin, std::int64_t end) {
-      Gemm<T> gemm(is_direct<T>() ? 0 : tile_rows_ * tile_columns_);
-      for (std::int64_t unit = begin; unit < end; ++unit) multiply_tile(gemm, unit);
-    });
+    direct_ = o_.dtype == dtype_of<T> && has_dense_rows();
+    if (o_.rows <= few) {
+      direct_ = direct_ && o_.rows == 1;  // rows whole pages apart get in each other's way
+      cut_long_rows<T>();
+      run_tiles<T, Gemv<T>>();
+    } else {
+      cut_tiles<T>();
+      run_tiles<T, Gemm<T>>();
+    }
   }
 
  private:
@@ -78,23 +83,39 @@ class Plan {
 
   /// Large tiles pack less; but a large product gives at least eight of them.
   template <class T>
-  void cut() {
-    tile_columns_ = is_direct<T>() ? Gemm<T>::max_columns : 128;
-    tile_rows_ = is_direct<T>() ? 256 : Gemm<T>::max_tile / tile_columns_;
-    const auto fit = [&] {
+  void cut_tiles() {
+    constexpr std::int64_t granule = 64 / sizeof(T);
+    tile_columns_ = direct_ ? Gemm<T>::max_columns : 128;
+    tile_rows_ = direct_ ? 256 : Gemm<T>::max_tile / tile_columns_;
+    const auto even_out = [&] {
       tile_rows_ = even_part(o_.rows, tile_rows_);
-      tile_columns_ =
-          std::min(o_.columns, round_up(even_part(o_.columns, tile_columns_), 64 / sizeof(T)));
+      tile_columns_ = std::min(o_.columns, round_up(even_part(o_.columns, tile_columns_), granule));
     };
-    for (fit(); numel(apart_.shape) * tiles() < 8; fit()) {
-      if (tile_rows_ * tile_columns_ * depth() < 1 << 21) return;
-      if (tile_rows_ <= 48 && tile_columns_ <= 64) return;
-      if (tile_rows_ >= tile_columns_) {
-        tile_rows_ = (tile_rows_ + 1) / 2;
-      } else {
-        tile_columns_ = (tile_columns_ + 1) / 2;
-      }
+    for (even_out(); numel(apart_.shape) * tiles() < 8; even_out()) {
+      if (tile_rows_ * tile_columns_ * depth() < 1 << 21) break;
+      if (tile_rows_ <= 48 && tile_columns_ <= 64) break;
+      std::int64_t& longer = tile_rows_ >= tile_columns_ ? tile_rows_ : tile_columns_;
+      longer = (longer + 1) / 2;
     }
+    grain_ = (1 << 19) / (tile_rows_ * tile_columns_ * depth() + 2048);  // about ten microseconds
+  }
+
+  /// Pieces of the few rows that meet at least 64 Ki elements of the matrix, if there are so many.
+  template <class T>
+  void cut_long_rows() {
+    constexpr std::int64_t work = 1 << 16, least = 256;
+    tile_rows_ = o_.rows;
+    tile_columns_ = std::clamp(work / depth(), least, Gemv<T>::max_columns);
+    tile_columns_ = std::min(o_.columns, round_up(even_part(o_.columns, tile_columns_), 16));
+    grain_ = work / (tile_columns_ * depth() + 512);
+  }
+
+  template <class T, class Engine>
+  void run_tiles() const {
+    parallel_for(numel(apart_.shape) * tiles(), grain_, [&](std::int64_t begin, std::int64_t end) {
+      Engine engine(direct_ ? 0 : tile_rows_ * tile_columns_);
+      for (std::int64_t unit = begin; unit < end; ++unit) multiply_tile<T>(engine, unit);
+    });
   }
 
   std::int64_t tiles() const {
@@ -102,13 +123,10 @@ class Plan {
   }
   std::int64_t depth() const { return a_.columns * sums_; }
 
-  template <class T>
-  bool is_direct() const {
-    return o_.dtype == dtype_of<T>;
-  }
+  bool has_dense_rows() const { return o_.columns <= 1 || o_.column_stride == 1; }
 
-  template <class T>
-  void multiply_tile(Gemm<T>& gemm, std::int64_t unit) const {
+  template <class T, class Engine>
+  void multiply_tile(Engine& engine, std::int64_t unit) const {
     Odometer<3> product(apart_);
     product.seek(unit / tiles());
     const std::int64_t tiles_in_row = (o_.columns - 1) / tile_columns_ + 1;
@@ -120,16 +138,15 @@ class Plan {
     const Matrix b = moved(b_, product.offsets()[1]).block(0, column, b_.rows, columns);
     const Matrix o = moved(o_, product.offsets()[2]).block(row, column, rows, columns);
 
-    const bool direct = is_direct<T>();
-    T* const c = direct ? static_cast<T*>(o.data) : gemm.tile();
-    const std::int64_t c_stride = direct ? o.row_stride : columns;
+    T* const c = direct_ ? static_cast<T*>(o.data) : engine.tile();
+    const std::int64_t c_stride = direct_ ? o.row_stride : columns;
     Odometer<2> summand(summed_);
     for (std::int64_t s = 0; s < sums_; ++s) {
-      gemm.multiply(moved(a, summand.offsets()[0]), moved(b, summand.offsets()[1]), c, c_stride,
-                    s > 0 || (direct && add_));
+      engine.multiply(moved(a, summand.offsets()[0]), moved(b, summand.offsets()[1]), c, c_stride,
+                      s > 0 || (direct_ && add_));
       summand.next();
     }
-    if (direct) return;
+    if (direct_) return;
     const auto put = add_ ? add_run<T> : store_run<T>;
     for (std::int64_t i = 0; i < rows; ++i) {
       put(o.at(i, 0), o.dtype, o.column_stride, c + i * c_stride, columns);
@@ -140,8 +157,13 @@ class Plan {
   Layout<3> apart_;    // strides of a, b and o from one product to the next
   Layout<2> summed_;   // strides of a and b from one summand to the next
   std::int64_t sums_;  // summands of a product
-  std::int64_t tile_rows_ = 0, tile_columns_ = 0;
   bool add_;
+
+  // How it is cut.
+  static constexpr std::int64_t few = Gemv<float>::max_rows;
+  bool direct_ = false;  // sums go straight into o
+  std::int64_t tile_rows_ = 0, tile_columns_ = 0;
+  std::int64_t grain_ = 1;  // tiles in a chunk
 };
 
 void matmul(View a, View b, Grad o) {

@@ -9,29 +9,61 @@
 
 namespace quipu::on_cpu {
 
-/// out[i] = word `first` + i of the stream that starts at `state`. Counters are computed side by
-/// side, which becomes vector instructions.
+/// Computes counters side by side: every round is a loop over all of them, which becomes vector
+/// instructions.
+class PhiloxLanes {
+ public:
+  static constexpr int count = 64;  // counters at once
+
+  /// out[4 i + j] = word j of counter + i.
+  static void words(std::uint32_t* out, std::uint64_t seed, std::uint64_t counter) {
+    PhiloxLanes lanes;
+    for (int i = 0; i < count; ++i)
+      lanes.put(i, philox_start(counter + static_cast<std::uint64_t>(i)));
+    PhiloxKey key(seed);
+    for (int round = 0; round < philox_rounds; ++round, key.advance()) {
+      for (int i = 0; i < count; ++i) lanes.put(i, philox_round(lanes.get(i), key));
+    }
+    for (int i = 0; i < count; ++i) {
+      const PhiloxBlock block = lanes.get(i);
+      out[4 * i] = block.w0;
+      out[4 * i + 1] = block.w1;
+      out[4 * i + 2] = block.w2;
+      out[4 * i + 3] = block.w3;
+    }
+  }
+
+ private:
+  PhiloxBlock get(int i) const { return {w0_[i], w1_[i], w2_[i], w3_[i]}; }
+  void put(int i, const PhiloxBlock& block) {
+    w0_[i] = block.w0;
+    w1_[i] = block.w1;
+    w2_[i] = block.w2;
+    w3_[i] = block.w3;
+  }
+  std::uint32_t w0_[count], w1_[count], w2_[count], w3_[count];
+};
+
+/// out[i] = word `first` + i of the stream that starts at `state`.
 inline void philox_words(std::uint32_t* out, PhiloxState state, std::uint64_t first,
                          std::int64_t n) {
-  constexpr std::int64_t most = 64;  // counters at once
+  constexpr std::int64_t most = 4 * PhiloxLanes::count;
   std::uint64_t counter = state.offset + first / 4;
-  auto skip = static_cast<std::int64_t>(first % 4);
-  while (n > 0) {
-    const std::int64_t counters = std::min(most, (skip + n + 3) / 4);
-    std::uint32_t words[4 * most];
-    for (std::int64_t i = 0; i < counters; ++i) {
-      const PhiloxBlock block = philox_block(state.seed, counter + static_cast<std::uint64_t>(i));
-      words[4 * i] = block.w0;
-      words[4 * i + 1] = block.w1;
-      words[4 * i + 2] = block.w2;
-      words[4 * i + 3] = block.w3;
+  for (auto skip = static_cast<std::int64_t>(first % 4); n > 0; skip = 0) {
+    std::uint32_t words[most];
+    const std::int64_t taken = std::min(n, most - skip);
+    if (skip + taken > 32) {
+      PhiloxLanes::words(words, state.seed, counter);
+    } else {  // short runs are quicker one by one
+      for (std::int64_t i = 0; i < skip + taken; i += 4, ++counter) {
+        const PhiloxBlock block = philox_block(philox_start(counter), PhiloxKey(state.seed));
+        std::memcpy(words + i, &block, sizeof block);
+      }
     }
-    const std::int64_t taken = std::min(n, 4 * counters - skip);
     std::memcpy(out, words + skip, static_cast<std::size_t>(taken) * sizeof *out);
     out += taken;
     n -= taken;
-    counter += static_cast<std::uint64_t>(counters);
-    skip = 0;
+    counter += PhiloxLanes::count;
   }
 }
 

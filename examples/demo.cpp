@@ -10,8 +10,10 @@
 #include <quipu/quipu.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numbers>
 
 using namespace quipu;
 
@@ -56,7 +58,7 @@ Data two_spirals(std::int64_t n, DType dtype, Device device) {
   const MemoryScope scope("data");
   const Tensor label = randint(0, 2, {n}, i64, device);
   const Tensor radius = sqrt(rand({n}, dtype, device));
-  const Tensor angle = 10 * radius + M_PI * label.to(dtype);
+  const Tensor angle = 10 * radius + std::numbers::pi * label.to(dtype);
   const Tensor noise = 0.02 * randn({n, 2}, dtype, device);
   return {stack({radius * cos(angle), radius * sin(angle)}, 1) + noise, label};
 }

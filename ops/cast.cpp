@@ -1,6 +1,7 @@
 // Copies of a tensor: dense, in another type, on another device.
 #include "quipu/autograd/knot.h"
 #include "quipu/core/kernels.h"
+#include "quipu/ops/pointwise_support.h"
 
 namespace quipu {
 namespace {
@@ -18,14 +19,6 @@ Tensor copied(const Tensor& x, DType dtype) {
   const Tensor o = empty(x.shape(), dtype, x.device());
   copy_kernel(o, x);
   return is_floating(dtype) ? tie(o, {x}, CopyRule{}) : no_gradient(o);
-}
-
-/// The values row by row, where they are.
-Tensor dense(const Tensor& x) {
-  if (x.is_contiguous()) return x;
-  const Tensor buffer = workspace(x.shape(), x.dtype(), x.device());
-  copy_kernel(buffer, x);
-  return buffer;
 }
 
 /// Moves values between devices; two that are not the host meet on it.

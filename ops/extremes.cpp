@@ -9,6 +9,14 @@
 namespace quipu {
 namespace {
 
+enum class Side { largest, smallest };
+
+/// What a caller wants to know.
+struct Wanted {
+  bool values, index;
+};
+constexpr Wanted values_only{true, false}, index_only{false, true}, both{true, true};
+
 /// A contiguous view as one dimension.
 View flat(View view) {
   view.shape = {view.numel()};
@@ -41,58 +49,58 @@ struct ExtremeRule {
   }
 };
 
-Extremes extremes(const Tensor& x, std::optional<int> dim, bool keepdim, bool largest, bool values,
-                  bool index) {
+Extremes extremes(const Tensor& x, std::optional<int> dim, bool keepdim, Side side, Wanted wanted) {
   std::optional<int> axis;
   if (dim) axis = wrap_dim(*dim, x.dim());
   const Reduction over(x.shape(), axis ? Axes(*axis) : Axes(), keepdim);
+  const bool largest = side == Side::largest;
   check(over.count > 0, "x has shape ", x.shape(), ", so there is no ",
         largest ? "largest" : "smallest", " entry");
-  index = index || (recording() && x.requires_grad());
-  const Tensor v = values ? empty(over.result, x.dtype(), x.device()) : Tensor();
-  const Tensor i = index ? empty(over.result, i64, x.device()) : Tensor();
+  if (recording() && x.requires_grad()) wanted.index = true;
+  const Tensor values = wanted.values ? empty(over.result, x.dtype(), x.device()) : Tensor();
+  const Tensor index = wanted.index ? empty(over.result, i64, x.device()) : Tensor();
   if (axis) {
-    extreme_kernel(x, values ? over.keep(v) : View(), index ? over.keep(i) : View(), *axis,
-                   largest);
+    extreme_kernel(x, wanted.values ? over.keep(values) : View(),
+                   wanted.index ? over.keep(index) : View(), *axis, largest);
   } else {
-    const Tensor dense = x.is_contiguous() ? x : workspace(x.shape(), x.dtype(), x.device());
-    if (!x.is_contiguous()) copy_kernel(dense, x);
-    extreme_kernel(flat(dense), values ? flat(v) : View(), index ? flat(i) : View(), 0, largest);
+    const Tensor row = dense(x);
+    extreme_kernel(flat(row), wanted.values ? flat(values) : View(),
+                   wanted.index ? flat(index) : View(), 0, largest);
   }
-  if (!values) return {v, no_gradient(i)};
-  return {tie(v, {x}, ExtremeRule{save_if(x.requires_grad(), i), over, axis}), i};
+  if (!wanted.values) return {values, no_gradient(index)};
+  return {tie(values, {x}, ExtremeRule{save_if(x.requires_grad(), index), over, axis}), index};
 }
 
 }  // namespace
 
 Tensor max(const Tensor& x, std::optional<int> dim, bool keepdim) {
   const OpScope op("max");
-  return extremes(x, dim, keepdim, true, true, false).values;
+  return extremes(x, dim, keepdim, Side::largest, values_only).values;
 }
 
 Tensor min(const Tensor& x, std::optional<int> dim, bool keepdim) {
   const OpScope op("min");
-  return extremes(x, dim, keepdim, false, true, false).values;
+  return extremes(x, dim, keepdim, Side::smallest, values_only).values;
 }
 
 Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
   const OpScope op("argmax");
-  return extremes(x, dim, keepdim, true, false, true).index;
+  return extremes(x, dim, keepdim, Side::largest, index_only).index;
 }
 
 Tensor argmin(const Tensor& x, std::optional<int> dim, bool keepdim) {
   const OpScope op("argmin");
-  return extremes(x, dim, keepdim, false, false, true).index;
+  return extremes(x, dim, keepdim, Side::smallest, index_only).index;
 }
 
 Extremes max_with_index(const Tensor& x, std::optional<int> dim, bool keepdim) {
   const OpScope op("max_with_index");
-  return extremes(x, dim, keepdim, true, true, true);
+  return extremes(x, dim, keepdim, Side::largest, both);
 }
 
 Extremes min_with_index(const Tensor& x, std::optional<int> dim, bool keepdim) {
   const OpScope op("min_with_index");
-  return extremes(x, dim, keepdim, false, true, true);
+  return extremes(x, dim, keepdim, Side::smallest, both);
 }
 
 }  // namespace quipu

@@ -1,5 +1,6 @@
 #include "quipu/ops/pointwise_support.h"
 
+#include "quipu/core/kernels.h"
 #include "quipu/ops/checks.h"
 
 namespace quipu {
@@ -30,6 +31,13 @@ void map_into(const Grad& g, Pointwise f, const Operands& in, const Shape& over)
   } else {
     pointwise_sum_kernel(g, f, in, over, 1.0);
   }
+}
+
+Tensor dense(const Tensor& x) {
+  if (x.is_contiguous()) return x;
+  const Tensor copy = workspace(x.shape(), x.dtype(), x.device());
+  copy_kernel(copy, x);
+  return copy;
 }
 
 }  // namespace quipu

@@ -1,5 +1,5 @@
 #pragma once
-// What pointwise operators and their backward rules share.
+// What operators and their backward rules share, above all the pointwise ones.
 #include "quipu/autograd/knot.h"
 #include "quipu/ops/pointwise_kernels.h"
 #include "quipu/ops/term.h"
@@ -24,6 +24,9 @@ Tensor map(Pointwise f, const Operands& in, const PointwiseResult& result);
 
 /// g (=|+=) f(in), where f runs over the shape `over`; summed over what g was broadcast along.
 void map_into(const Grad& g, Pointwise f, const Operands& in, const Shape& over);
+
+/// x itself if it is contiguous, else a copy that is, in workspace.
+Tensor dense(const Tensor& x);
 
 /// Keeps x for backward only where it is wanted.
 inline Saved save_if(bool wanted, const Tensor& x) {

@@ -1,5 +1,6 @@
-// The views of a tensor. A view shares its parent's storage; in backward its gradient is a part of the parent's, so the
-// rules below run only where that is not possible (a hook on the view, or strides that do not allow it).
+// The views of a tensor. A view shares its parent's storage; in backward its gradient is a part of
+// the parent's, so the rules below run only where that is not possible (a hook on the view, or
+// strides that do not allow it).
 #include <optional>
 
 #include "quipu/autograd/knot.h"
@@ -9,11 +10,13 @@
 namespace quipu {
 namespace {
 
-Tensor on_storage_of(const Tensor& x, std::int64_t offset, const Shape& shape, const Strides& strides) {
+Tensor on_storage_of(const Tensor& x, std::int64_t offset, const Shape& shape,
+                     const Strides& strides) {
   return Tensor(Ref<Storage>(&x.storage()), offset, shape, strides, x.dtype());
 }
 
-/// Strides under which the elements of (shape, strides) read in order as `target`; none where a copy is needed.
+/// Strides under which the elements of (shape, strides) read in order as `target`; none where a
+/// copy is needed.
 std::optional<Strides> strides_as(const Shape& shape, const Strides& strides, const Shape& target) {
   if (numel(shape) == 0) return contiguous_strides(target);
   Shape sizes;
@@ -63,8 +66,10 @@ Shape complete(const Tensor& x, Shape shape) {
   }
   const std::int64_t known = numel(shape);
   if (open >= 0 && known > 0) shape[open] = x.numel() / known;
-  check(open < 0 || known > 0, "shape ", asked, " leaves -1 open: any size fits beside a size of 0");
-  check(numel(shape) == x.numel(), "shape ", asked, " does not fit the ", x.numel(), " elements of ", x.shape());
+  check(open < 0 || known > 0, "shape ", asked,
+        " leaves -1 open: any size fits beside a size of 0");
+  check(numel(shape) == x.numel(), "shape ", asked, " does not fit the ", x.numel(),
+        " elements of ", x.shape());
   return shape;
 }
 
@@ -93,7 +98,8 @@ struct PermuteRule {
   }
 };
 
-/// Every `step`-th of `size` entries of a dimension from `start` on; `drop`: the dimension itself goes.
+/// Every `step`-th of `size` entries of a dimension from `start` on; `drop`: the dimension itself
+/// goes.
 struct PartRule {
   int dim;
   std::int64_t start, size, step;
@@ -117,7 +123,8 @@ struct PartRule {
       part.shape[dim] = size;
       part.strides[dim] *= step;
       if (size > 0 && part.data) {
-        part.data = g.view.as<char>() + start * g.view.stride(dim) * static_cast<std::int64_t>(size_of(g.view.dtype));
+        part.data = g.view.as<char>() +
+                    start * g.view.stride(dim) * static_cast<std::int64_t>(size_of(g.view.dtype));
       }
       add_into_kernel(Grad::add_to(part), drop ? with_dropped_dim(d_o) : d_o);
     });
@@ -136,21 +143,22 @@ struct ExpandRule {
 };
 
 void check_position(std::int64_t index, const Shape& shape, int dim) {
-  check(index >= -shape[dim] && index < shape[dim], "index ", index, " is out of range for dimension ", dim,
-        " of shape ", shape);
+  check(index >= -shape[dim] && index < shape[dim], "index ", index,
+        " is out of range for dimension ", dim, " of shape ", shape);
 }
 
 /// [start, stop) of a dimension, counted from its front; throws when it is not within it.
 struct Range {
   Range(std::int64_t first, std::optional<std::int64_t> last, const Shape& shape, int dim)
-      : start(wrap(first, "start", shape, dim)), stop(wrap(last.value_or(shape[dim]), "stop", shape, dim)) {
-    check(start <= stop, "start ", first, " lies behind stop ", last.value_or(shape[dim]), " in dimension ", dim,
-          " of shape ", shape);
+      : start(wrap(first, "start", shape, dim)),
+        stop(wrap(last.value_or(shape[dim]), "stop", shape, dim)) {
+    check(start <= stop, "start ", first, " lies behind stop ", last.value_or(shape[dim]),
+          " in dimension ", dim, " of shape ", shape);
   }
   static std::int64_t wrap(std::int64_t at, const char* what, const Shape& shape, int dim) {
     const std::int64_t wrapped = at < 0 ? at + shape[dim] : at;
-    check(wrapped >= 0 && wrapped <= shape[dim], what, " ", at, " is out of range for dimension ", dim, " of shape ",
-          shape);
+    check(wrapped >= 0 && wrapped <= shape[dim], what, " ", at, " is out of range for dimension ",
+          dim, " of shape ", shape);
     return wrapped;
   }
   std::int64_t start, stop;
@@ -161,8 +169,8 @@ struct Range {
 Tensor Tensor::view(const Shape& shape) const {
   const OpScope op("view");
   const Tensor v = reshaped(*this, complete(*this, shape));
-  check(v.defined(), "a tensor ", this->shape(), " with strides ", strides(), " cannot be seen as ", shape,
-        " without a copy; use reshape()");
+  check(v.defined(), "a tensor ", this->shape(), " with strides ", strides(), " cannot be seen as ",
+        shape, " without a copy; use reshape()");
   return record_reshape(*this, v);
 }
 
@@ -177,7 +185,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 
 Tensor Tensor::permute(const Dims& order) const {
   const OpScope op("permute");
-  check(order.size() == dim(), "order ", order, " does not name each of the ", dim(), " dimensions of ", shape());
+  check(order.size() == dim(), "order ", order, " does not name each of the ", dim(),
+        " dimensions of ", shape());
   Dims wrapped = order;
   for (int d = 0; d < order.size(); ++d) wrapped[d] = wrap_dim(order[d], dim());
   if (dim() > 0) static_cast<void>(Axes(wrapped).resolve(dim()));  // throws when one is named twice
@@ -198,7 +207,8 @@ Tensor Tensor::t() const {
   return transpose(-2, -1);
 }
 
-Tensor Tensor::slice(int dim, std::int64_t start, std::optional<std::int64_t> stop, std::int64_t step) const {
+Tensor Tensor::slice(int dim, std::int64_t start, std::optional<std::int64_t> stop,
+                     std::int64_t step) const {
   const OpScope op("slice");
   const int d = wrap_dim(dim, this->dim());
   check(step >= 1, "the step is ", step, ", but must be at least 1");
@@ -232,7 +242,8 @@ Tensor Tensor::unsqueeze(int dim) const {
 Tensor Tensor::squeeze(int dim) const {
   const OpScope op("squeeze");
   const int d = wrap_dim(dim, this->dim());
-  check(shape()[d] == 1, "dimension ", dim, " of shape ", shape(), " has size ", shape()[d], ", not 1");
+  check(shape()[d] == 1, "dimension ", dim, " of shape ", shape(), " has size ", shape()[d],
+        ", not 1");
   Shape shape = this->shape();
   Strides strides = this->strides();
   shape.erase(d);
@@ -265,8 +276,9 @@ Tensor Tensor::expand(const Shape& shape) const {
   check(can_broadcast(this->shape(), full), "shape ", this->shape(), " does not expand to ", full,
         ": only sizes of 1 can grow");
   static_cast<void>(quipu::numel(full));  // throws when it is too large
-  return tie(on_storage_of(*this, offset(), full, broadcast_strides(this->shape(), strides(), full)), {*this},
-             ExpandRule{});
+  return tie(
+      on_storage_of(*this, offset(), full, broadcast_strides(this->shape(), strides(), full)),
+      {*this}, ExpandRule{});
 }
 
 Tensor Tensor::index(const std::vector<Index>& indices) const {

@@ -70,11 +70,10 @@ Tensor scatter_by_hand(const Tensor& x, const Tensor& index, const Tensor& sourc
 TEST_CASE_FIXTURE(EachDevice, "gather: scatter_add against a loop") {
   for (const DType dtype : {f64, f32, bf16, f16, i64, i32}) {
     CAPTURE(to_string(dtype));
-    for (const auto& [places, rows, columns, width] : {std::array<std::int64_t, 4>{5, 40, 3, 3},
-                                                       {700, 900, 70, 67},
-                                                       {9, 3000, 1, 1},
-                                                       {4, 0, 2, 2}}) {
-      CAPTURE(places);
+    for (const Shape& sizes :
+         {Shape{5, 40, 3, 3}, Shape{700, 900, 70, 67}, Shape{9, 3000, 1, 1}, Shape{4, 0, 2, 2}}) {
+      CAPTURE(to_string(sizes));
+      const std::int64_t places = sizes[0], rows = sizes[1], columns = sizes[2], width = sizes[3];
       Generator g(9);
       const Tensor x = randint(-3, 3, {places, columns}, i64, device, g).to(dtype);
       const Tensor index = randint(0, places, {rows, width}, i64, device, g);

@@ -43,6 +43,10 @@ class Stress {
     whole_ = model_.enter();
   }
 
+  ~Stress() {
+    while (!open_scopes_.empty()) open_scopes_.pop_back();  // the inner ones first
+  }
+
   void run(int events) {
     for (int i = 0; i < events; ++i) {
       step();
@@ -87,15 +91,16 @@ class Stress {
   }
 
   std::size_t any_size() {
-    switch (below(8)) {
+    switch (below(9)) {
       case 0: return below(3);  // also zero
       case 1:
       case 2:
       case 3: return 1 + below(5000);
       case 4:
       case 5: return 1 + below(300000);
-      case 6: return 512 * (2045 + below(8));  // around the largest small block
-      default: return 1 + below(std::size_t{9} << 20);
+      case 6: return 512 * (2045 + below(8));   // around the largest small block
+      case 7: return 2 * mib * (1 + below(3));  // many segments of one size
+      default: return 1 + below(9 * mib);
     }
   }
 

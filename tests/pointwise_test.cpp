@@ -237,7 +237,7 @@ TEST_CASE("pointwise: errors name the operator and the argument") {
   expect_error([&] { whole / whole; }, "div", "i64", ".to(f32)");
   expect_error([&] { pow(whole, 2); }, "pow", ".to(f32)");
   expect_error([&] { whole + 0.5; }, "add", "0.5", "i64", ".to(f32)");
-  expect_error([&] { whole < 0.5; }, "lt", "0.5");
+  expect_error([&] { lt(whole, 0.5); }, "lt", "0.5");
   expect_error([&] { exp(whole); }, "exp", "x is i64", ".to(f32)");
   expect_error([&] { clamp(whole, 0.5, 2); }, "clamp", "0.5");
   expect_error([&] { add(1, 2); }, "add", "neither a nor b is a tensor");

@@ -23,13 +23,14 @@ void check_block(const PhiloxBlock& block, const std::array<std::uint32_t, 4>& e
 }
 
 TEST_CASE("random: philox gives the published answers") {
-  check_block(philox_block({0, 0, 0, 0}, 0, 0), {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  check_block(philox_block({0, 0, 0, 0}, PhiloxKey(0)),
+              {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   constexpr std::uint32_t ones = 0xffffffff;
-  check_block(philox_block({ones, ones, ones, ones}, ones, ones),
+  check_block(philox_block({ones, ones, ones, ones}, PhiloxKey(~std::uint64_t{0})),
               {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   // Digits of pi.
   check_block(
-      philox_block({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0),
+      philox_block({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, PhiloxKey(0x299f31d0a4093822)),
       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
   CHECK(philox(0, 0) ==
         std::array<std::uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
@@ -57,6 +58,12 @@ TEST_CASE_FIXTURE(EachDevice, "random: uniforms come straight from the words at 
   Generator g(7);
   const Values narrow = rand({9}, f32, device, g).to_vector();
   CHECK(narrow[5] == (words[1] >> 8) * 0x1p-24);
+  g.seed(7);
+  const Values many = rand({5, 1001}, f32, device, g).to_vector();
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < many.size(); ++i)
+    wrong += many[i] != (philox(7, i / 4)[i % 4] >> 8) * 0x1p-24;
+  CHECK(wrong == 0);
   g.seed(7);
   const Values wide = rand({9}, f64, device, g).to_vector();
   const std::uint64_t pair = (std::uint64_t{words[2]} << 32) | words[3];
