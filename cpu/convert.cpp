@@ -9,6 +9,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "bfloat16.h"
 #include "vector_math.h"
 #include "wrapping.h"
 #if defined(__F16C__)
@@ -49,15 +50,6 @@ QUIPU_INLINE float rounded_to_odd(std::int64_t x) {
   return rounded_to_odd(static_cast<double>(fits ? x : shortened));
 }
 
-QUIPU_INLINE std::uint16_t to_bf16_bits(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return static_cast<std::uint16_t>(x != x ? (bits >> 16) | 0x40u : rounded);
-}
-QUIPU_INLINE float from_bf16_bits(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
 /// Cut towards zero, clamped to the range; NaN gives 0.
 template <class Whole, class Real>
 QUIPU_INLINE Whole saturated(Real x) {
@@ -74,11 +66,11 @@ QUIPU_INLINE To converted(From x) {
   if constexpr (std::is_same_v<From, Truth>) {
     return static_cast<To>(x.bits != 0);
   } else if constexpr (std::is_same_v<From, BFloat16>) {
-    return converted<To>(from_bf16_bits(x.bits));
+    return converted<To>(widened(x));
   } else if constexpr (std::is_same_v<To, Truth>) {
     return {static_cast<std::uint8_t>(x != From(0))};
   } else if constexpr (std::is_same_v<To, BFloat16>) {
-    return {to_bf16_bits(rounded_to_odd(x))};
+    return narrowed(rounded_to_odd(x));
   } else if constexpr (is_floating_v<From> && !is_floating_v<To>) {
     return saturated<To>(x);
   } else {

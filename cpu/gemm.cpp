@@ -40,6 +40,11 @@ void multiply_in_registers(std::int64_t depth, const T* a, const T* b, T* c, std
                            bool add) {
   using Vector = typename Simd<T>::Vector;
   constexpr int lanes = Simd<T>::lanes;
+#pragma GCC unroll 6
+  for (int i = 0; i < rows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; ++v) __builtin_prefetch(c + i * c_stride + v * lanes, 1);
+  }
   Vector sums[rows][vectors] = {};
   for (std::int64_t p = 0; p < depth; ++p) {
     Vector row[vectors];
@@ -81,28 +86,79 @@ InRegisters<T> for_size(std::int64_t rows, std::int64_t vectors) {
   return table[static_cast<std::size_t>((rows - 1) * panel_vectors + vectors - 1)];
 }
 
-/// The rows of a packed block of `a` times one panel; `columns` of it exist.
+/// Asks the second-level cache for a matrix that will be packed soon, in so many steps.
+class Ahead {
+ public:
+  Ahead(const Matrix& m, std::int64_t steps) {
+    const Matrix lying = m.column_stride == 1 ? m : m.transposed();
+    const auto bytes = static_cast<std::int64_t>(size_of(m.dtype));
+    data_ = static_cast<const char*>(lying.data);
+    stride_ = lying.row_stride * bytes;
+    runs_ = lying.rows;
+    run_bytes_ = lying.columns * bytes;
+    lines_ = runs_ * (run_bytes_ / line + 1) / steps + 1;
+  }
+  void step() {
+    for (std::int64_t i = 0; i < lines_ && run_ < runs_; ++i) {
+      __builtin_prefetch(data_ + run_ * stride_ + offset_, 0, 2);
+      offset_ += line;
+      if (offset_ < run_bytes_) continue;
+      offset_ = 0;
+      ++run_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t line = 64;
+  const char* data_;
+  std::int64_t stride_, runs_, run_bytes_;  // dense runs of memory
+  std::int64_t lines_;                      // of a step
+  std::int64_t run_ = 0, offset_ = 0;
+};
+
+/// A packed block of `a` and the packed panels of `b`.
+template <class T>
+struct Packed {
+  const T *a, *b;
+  std::int64_t rows, depth, columns;
+
+  /// Calls of multiply_in_registers that a product with so many rows takes.
+  std::int64_t steps(std::int64_t all_rows) const {
+    return ((all_rows - 1) / rows_at_once + 1) * ((columns - 1) / panel_width<T> + 1);
+  }
+};
+
+/// c (=|+=) a b for at most 6 rows and one panel, of which `columns` columns exist.
 template <class T, class Packing>
-void multiply_panel(std::int64_t rows, std::int64_t depth, std::int64_t columns, const T* a,
-                    const T* b, T* c, std::int64_t c_stride, bool add) {
+void multiply_panel(const Packed<T>& x, std::int64_t rows, std::int64_t columns, T* c,
+                    std::int64_t c_stride, bool add) {
   constexpr int lanes = Simd<T>::lanes;
   const std::int64_t vectors = (columns + lanes - 1) / lanes;
-  for (std::int64_t i = 0; i < rows; i += rows_at_once) {
-    const std::int64_t count = std::min<std::int64_t>(rows_at_once, rows - i);
-    const InRegisters<T> function = for_size<T, Packing>(count, vectors);
-    const T* a_part = a + i * Packing::row_stride;
-    T* c_part = c + i * c_stride;
-    if (columns == vectors * lanes) {
-      function(depth, a_part, b, c_part, c_stride, add);
-      continue;
-    }
-    // The last vector is wider than c: through a buffer.
-    alignas(64) T whole[rows_at_once * panel_width<T>];
-    function(depth, a_part, b, whole, panel_width<T>, false);
-    for (std::int64_t r = 0; r < count; ++r) {
-      const T* from = whole + r * panel_width<T>;
-      T* to = c_part + r * c_stride;
-      for (std::int64_t j = 0; j < columns; ++j) to[j] = add ? to[j] + from[j] : from[j];
+  const InRegisters<T> multiply = for_size<T, Packing>(rows, vectors);
+  if (columns == vectors * lanes) return multiply(x.depth, x.a, x.b, c, c_stride, add);
+  // The last vector is wider than c: through a buffer.
+  alignas(64) T whole[rows_at_once * panel_width<T>];
+  multiply(x.depth, x.a, x.b, whole, panel_width<T>, false);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const T* from = whole + i * panel_width<T>;
+    T* to = c + i * c_stride;
+    for (std::int64_t j = 0; j < columns; ++j) to[j] = add ? to[j] + from[j] : from[j];
+  }
+}
+
+template <class T, class Packing>
+void multiply_packed(const Packed<T>& x, T* c, std::int64_t c_stride, bool add, Ahead next_a,
+                     Ahead& next_b) {
+  for (std::int64_t j = 0; j < x.columns; j += panel_width<T>) {
+    const std::int64_t columns = std::min<std::int64_t>(panel_width<T>, x.columns - j);
+    Packed<T> part = x;
+    part.b = x.b + j * x.depth;
+    for (std::int64_t i = 0; i < x.rows; i += rows_at_once) {
+      const std::int64_t rows = std::min<std::int64_t>(rows_at_once, x.rows - i);
+      part.a = x.a + i * Packing::row_stride;
+      multiply_panel<T, Packing>(part, rows, columns, c + i * c_stride + j, c_stride, add);
+      next_a.step();
+      next_b.step();
     }
   }
 }
@@ -200,33 +256,29 @@ void Gemm<T>::pack_b(const Matrix& b) {
 }
 
 template <class T>
-void Gemm<T>::multiply_packed(const Matrix& a, std::int64_t b_columns, T* c, std::int64_t c_stride,
-                              bool add) {
-  const auto function = pack_a(a) ? multiply_panel<T, ByRows<T>> : multiply_panel<T, ByColumns<T>>;
-  for (std::int64_t j = 0; j < b_columns; j += panel_width<T>) {
-    const std::int64_t columns = std::min<std::int64_t>(panel_width<T>, b_columns - j);
-    function(a.rows, a.columns, columns, a_, b_ + j * a.columns, c + j, c_stride, add);
-  }
-}
-
-template <class T>
 void Gemm<T>::multiply(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add) {
+  if (a.rows == 0 || b.columns == 0) return;
   if (a.columns == 0 && !add) {
     for (std::int64_t i = 0; i < a.rows; ++i) std::fill_n(c + i * c_stride, b.columns, T(0));
   }
   const std::int64_t width = round_up(even_part(b.columns, max_columns), panel_width<T>);
-  const std::int64_t most =
-      std::min<std::int64_t>(max_depth, b_size_ / std::max<std::int64_t>(1, width));
-  const std::int64_t depth = even_part(a.columns, most);
+  const std::int64_t depth = even_part(a.columns, std::min(max_depth, b_size_ / width));
   for (std::int64_t j = 0; j < b.columns; j += width) {
-    const std::int64_t columns = std::min(width, b.columns - j);
     for (std::int64_t p = 0; p < a.columns; p += depth) {
-      const std::int64_t count = std::min(depth, a.columns - p);
-      pack_b(b.block(p, j, count, columns));
+      const Matrix b_block = b.block(p, j, depth, width);
+      Packed<T> packed{a_, b_, 0, b_block.rows, b_block.columns};
+      pack_b(b_block);
+      Ahead next_b(b.block(p + depth, j, depth, width), packed.steps(a.rows));
       for (std::int64_t i = 0; i < a.rows; i += a_rows) {
-        const std::int64_t rows = std::min(a_rows, a.rows - i);
-        multiply_packed(a.block(i, p, rows, count), columns, c + i * c_stride + j, c_stride,
-                        add || p > 0);
+        const Matrix a_block = a.block(i, p, a_rows, depth);
+        packed.rows = a_block.rows;
+        const bool last = i + a_rows >= a.rows;
+        const Ahead next_a(
+            last ? a.block(0, p + depth, a_rows, depth) : a.block(i + a_rows, p, a_rows, depth),
+            packed.steps(a_block.rows));
+        const auto multiply_block =
+            pack_a(a_block) ? multiply_packed<T, ByRows<T>> : multiply_packed<T, ByColumns<T>>;
+        multiply_block(packed, c + i * c_stride + j, c_stride, add || p > 0, next_a, next_b);
       }
     }
   }

@@ -24,10 +24,16 @@ struct Matrix {
   std::int64_t row_stride = 0, column_stride = 0;
 
   Matrix transposed() const { return {data, dtype, columns, rows, column_stride, row_stride}; }
-  /// The part that begins at (row, column).
-  Matrix block(std::int64_t row, std::int64_t column, std::int64_t block_rows,
-               std::int64_t block_columns) const {
-    return {at(row, column), dtype, block_rows, block_columns, row_stride, column_stride};
+  /// The part that begins at (row, column), cut off where the matrix ends.
+  Matrix block(std::int64_t row, std::int64_t column, std::int64_t most_rows,
+               std::int64_t most_columns) const {
+    if (row >= rows || column >= columns) return {};
+    return {at(row, column),
+            dtype,
+            std::min(most_rows, rows - row),
+            std::min(most_columns, columns - column),
+            row_stride,
+            column_stride};
   }
   void* at(std::int64_t row, std::int64_t column) const {
     return static_cast<char*>(data) +
@@ -63,8 +69,6 @@ class Gemm {
   bool pack_a(const Matrix& a);
   void pack_b(const Matrix& b);
   void transpose_into_panel(const Matrix& panel, T* out, std::int64_t width);
-  void multiply_packed(const Matrix& a, std::int64_t b_columns, T* c, std::int64_t c_stride,
-                       bool add);
 
   alignas(64) T a_[a_rows * a_stride];
   alignas(64) T space_[space_size];  // the tile, then the panels of b

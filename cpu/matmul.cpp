@@ -81,19 +81,20 @@ class Plan {
     }
   }
 
-  /// Large tiles pack less; but a large product gives at least eight of them.
+  /// Large tiles pack less; but a large product gives at least eight of them, a smaller one four.
   template <class T>
   void cut_tiles() {
     constexpr std::int64_t granule = 64 / sizeof(T);
     tile_columns_ = direct_ ? Gemm<T>::max_columns : 128;
-    tile_rows_ = direct_ ? 256 : Gemm<T>::max_tile / tile_columns_;
+    tile_rows_ = direct_ ? 512 : Gemm<T>::max_tile / tile_columns_;
     const auto even_out = [&] {
       tile_rows_ = even_part(o_.rows, tile_rows_);
       tile_columns_ = std::min(o_.columns, round_up(even_part(o_.columns, tile_columns_), granule));
     };
-    for (even_out(); numel(apart_.shape) * tiles() < 8; even_out()) {
-      if (tile_rows_ * tile_columns_ * depth() < 1 << 21) break;
-      if (tile_rows_ <= 48 && tile_columns_ <= 64) break;
+    for (even_out();; even_out()) {
+      const std::int64_t size = tile_rows_ * tile_columns_, count = numel(apart_.shape) * tiles();
+      if (count >= 8 || (count >= 4 && size <= 256 * 256)) break;
+      if (size <= 48 * 64 || size * depth() < 1 << 21) break;
       std::int64_t& longer = tile_rows_ >= tile_columns_ ? tile_rows_ : tile_columns_;
       longer = (longer + 1) / 2;
     }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "bfloat16.h"
 #include "vector_pow.h"
 #include "wrapping.h"
 
@@ -40,6 +41,15 @@ PointwiseFunction<T> map(F) {
   } else {
     return map_ternary<T, F>;
   }
+}
+
+/// The loop over a function of two f32, of bf16.
+template <class F>
+BinaryBf16 map_bf16(F) {
+  return [](const BFloat16* a, const BFloat16* b, BFloat16* o, std::int64_t n) {
+    QUIPU_VECTORIZE
+    for (std::int64_t i = 0; i < n; ++i) o[i] = narrowed(F{}(widened(a[i]), widened(b[i])));
+  };
 }
 
 /// o[i] = F(a[i], sin and cos of angle[i]).
@@ -229,6 +239,19 @@ PointwiseFunction<T> pointwise_function(Pointwise f) {
 template PointwiseFunction<float> pointwise_function(Pointwise);
 template PointwiseFunction<double> pointwise_function(Pointwise);
 template PointwiseFunction<std::int64_t> pointwise_function(Pointwise);
+
+BinaryBf16 bf16_function(Pointwise f) {
+  using T = float;
+  switch (f) {
+    case Pointwise::add: return map_bf16([](T a, T b) { return a + b; });
+    case Pointwise::sub: return map_bf16([](T a, T b) { return a - b; });
+    case Pointwise::mul: return map_bf16([](T a, T b) { return a * b; });
+    case Pointwise::div: return map_bf16([](T a, T b) { return a / b; });
+    case Pointwise::maximum: return map_bf16([](T a, T b) { return maximum(a, b); });
+    case Pointwise::minimum: return map_bf16([](T a, T b) { return minimum(a, b); });
+    default: return nullptr;
+  }
+}
 
 DType pointwise_type(const Operands& in) {
   DType widest = DType::i64;

@@ -46,14 +46,21 @@ Sum<T> sum_of(const T* values, std::int64_t n) {
   return total;
 }
 
-/// sums[c] += values[r, c] over all rows, one after the other.
+/// sums[c] += values[r, c] over all rows, two at a time.
 template <class T>
-void add_rows_in_order(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
-  for (std::int64_t r = 0; r < rows; ++r, values += columns) {
+void add_pairs_of_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
+  for (; rows >= 2; rows -= 2, values += 2 * columns) {
     QUIPU_VECTORIZE
     for (std::int64_t c = 0; c < columns; ++c) {
-      sums[c] = wrapping_sum(sums[c], static_cast<Sum<T>>(values[c]));
+      const auto pair =
+          wrapping_sum(static_cast<Sum<T>>(values[c]), static_cast<Sum<T>>(values[columns + c]));
+      sums[c] = wrapping_sum(sums[c], pair);
     }
+  }
+  if (rows == 0) return;
+  QUIPU_VECTORIZE
+  for (std::int64_t c = 0; c < columns; ++c) {
+    sums[c] = wrapping_sum(sums[c], static_cast<Sum<T>>(values[c]));
   }
 }
 
@@ -66,12 +73,12 @@ void add_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t col
     return;
   }
   const std::int64_t joined = lanes / columns;  // rows
-  if (joined < 2 || rows < 2 * joined) return add_rows_in_order(sums, values, rows, columns);
+  if (joined < 2 || rows < 2 * joined) return add_pairs_of_rows(sums, values, rows, columns);
   Sum<T> wide[lanes] = {};
   const std::int64_t wide_rows = rows / joined;
-  add_rows_in_order(wide, values, wide_rows, joined * columns);
-  add_rows_in_order(sums, wide, joined, columns);
-  add_rows_in_order(sums, values + wide_rows * joined * columns, rows % joined, columns);
+  add_pairs_of_rows(wide, values, wide_rows, joined * columns);
+  add_pairs_of_rows(sums, wide, joined, columns);
+  add_pairs_of_rows(sums, values + wide_rows * joined * columns, rows % joined, columns);
 }
 
 /// How a sum is ordered and cut.
