@@ -22,8 +22,8 @@ namespace quipu {
 struct TapeState;
 
 struct BackwardOptions {
-  Tensor upstream;      // gradient of the loss; may be left out when it has one element
-  bool retain = false;  // keep the knots for another walk
+  Tensor upstream = {};  // gradient of the loss; may be left out when it has one element
+  bool retain = false;   // keep the knots for another walk
 };
 
 class Tape {

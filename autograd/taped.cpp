@@ -39,7 +39,9 @@ Tensor as_output(const std::vector<double>& values, const Tensor& o) {
 }  // namespace
 
 std::string index_text(const Dims& index) {
-  return fmt::format("[{}]", fmt::join(index, ", "));
+  std::string text;
+  for (const std::int64_t i : index) text += (text.empty() ? "" : ", ") + std::to_string(i);
+  return "[" + text + "]";
 }
 
 Taped::Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,

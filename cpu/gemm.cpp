@@ -1,9 +1,10 @@
 // Blocks of k are taken one after the other. For each, `b` is packed into panels a few vectors wide
-// (second-level cache) and `a` into blocks of 48 rows; the inner loop keeps a part of c of 6 rows
-// by one panel in registers and runs over k. Packing reads each operand as it lies, converts and
-// transposes it, so reduced types and transposed operands run at nearly the same speed. An element
-// of `a` is packed once for every 128 columns of c and one of `b` once for every call, which costs
-// a few per cent; the rest is bound by the multiply-add units.
+// (second-level cache) and `a` into blocks of a few dozen rows; the inner loop keeps a part of c of
+// 6 rows by one panel in registers and runs over k. Packing reads each operand as it lies, converts
+// and transposes it, so reduced types and transposed operands run at nearly the same speed. An
+// element of `a` is packed once for every 1 KiB of columns of c and one of `b` once for every call,
+// which costs a few per cent; what is packed next and the part of c that comes next are asked for
+// in advance. The rest is bound by the multiply-add units.
 #include "gemm.h"
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace {
 constexpr int panel_vectors = vector_bytes == 64 ? 4 : 2;
 constexpr int rows_at_once = 6;
 template <class T>
-constexpr int panel_width = panel_vectors* Simd<T>::lanes;
+constexpr int panel_width = Simd<T>::lanes* panel_vectors;
 
 /// How `a` was packed: row i, position p is at i * row_stride + p * depth_stride.
 template <class T>
@@ -40,6 +41,7 @@ void multiply_in_registers(std::int64_t depth, const T* a, const T* b, T* c, std
                            bool add) {
   using Vector = typename Simd<T>::Vector;
   constexpr int lanes = Simd<T>::lanes;
+  // c may be far away, and arrives while the sums are made.
 #pragma GCC unroll 6
   for (int i = 0; i < rows; ++i) {
 #pragma GCC unroll 4
@@ -215,6 +217,7 @@ bool Gemm<T>::pack_a(const Matrix& a) {
 template <class T>
 void Gemm<T>::transpose_into_panel(const Matrix& panel, T* out, std::int64_t width) {
   constexpr int lanes = Simd<T>::lanes;
+  static_assert(lanes <= a_rows);
   for (std::int64_t j = 0; j < width; j += lanes) {
     for (std::int64_t i = 0; i < lanes; ++i) {
       T* column = a_ + i * a_stride;

@@ -33,8 +33,7 @@ class Plan {
   Plan(const View& a, const View& b, const Grad& o)
       : a_(matrix_of(a)), b_(matrix_of(b)), o_(matrix_of(o.view)), add_(o.add) {
     split_batch(a, b, o.view);
-    // A few long rows rather than a few columns, dense rows rather than dense columns: o^T = b^T
-    // a^T.
+    // Few rows rather than few columns, dense rows rather than dense columns: o^T = b^T a^T.
     const bool narrow = o_.columns <= few && o_.columns < o_.rows;
     if (narrow || (o_.rows > few && !has_dense_rows())) {
       o_ = o_.transposed();
@@ -130,17 +129,16 @@ class Plan {
   void multiply_tile(Engine& engine, std::int64_t unit) const {
     Odometer<3> product(apart_);
     product.seek(unit / tiles());
-    const std::int64_t tiles_in_row = (o_.columns - 1) / tile_columns_ + 1;
-    const std::int64_t row = unit % tiles() / tiles_in_row * tile_rows_;
-    const std::int64_t column = unit % tiles_in_row * tile_columns_;
-    const std::int64_t rows = std::min(tile_rows_, o_.rows - row);
-    const std::int64_t columns = std::min(tile_columns_, o_.columns - column);
-    const Matrix a = moved(a_, product.offsets()[0]).block(row, 0, rows, a_.columns);
-    const Matrix b = moved(b_, product.offsets()[1]).block(0, column, b_.rows, columns);
-    const Matrix o = moved(o_, product.offsets()[2]).block(row, column, rows, columns);
+    // Downwards first: threads that write side by side in the same rows slow each other down.
+    const std::int64_t in_column = (o_.rows - 1) / tile_rows_ + 1;
+    const std::int64_t row = unit % in_column * tile_rows_;
+    const std::int64_t column = unit % tiles() / in_column * tile_columns_;
+    const Matrix a = moved(a_, product.offsets()[0]).block(row, 0, tile_rows_, a_.columns);
+    const Matrix b = moved(b_, product.offsets()[1]).block(0, column, b_.rows, tile_columns_);
+    const Matrix o = moved(o_, product.offsets()[2]).block(row, column, tile_rows_, tile_columns_);
 
     T* const c = direct_ ? static_cast<T*>(o.data) : engine.tile();
-    const std::int64_t c_stride = direct_ ? o.row_stride : columns;
+    const std::int64_t c_stride = direct_ ? o.row_stride : o.columns;
     Odometer<2> summand(summed_);
     for (std::int64_t s = 0; s < sums_; ++s) {
       engine.multiply(moved(a, summand.offsets()[0]), moved(b, summand.offsets()[1]), c, c_stride,
@@ -149,8 +147,8 @@ class Plan {
     }
     if (direct_) return;
     const auto put = add_ ? add_run<T> : store_run<T>;
-    for (std::int64_t i = 0; i < rows; ++i) {
-      put(o.at(i, 0), o.dtype, o.column_stride, c + i * c_stride, columns);
+    for (std::int64_t i = 0; i < o.rows; ++i) {
+      put(o.at(i, 0), o.dtype, o.column_stride, c + i * c_stride, o.columns);
     }
   }
 

@@ -1,7 +1,7 @@
 // recompute and anomaly mode.
 #include <doctest/doctest.h>
 
-#include <limits>
+#include <cmath>
 
 #include "quipu/quipu.h"
 #include "support.h"
