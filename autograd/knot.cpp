@@ -30,7 +30,7 @@ RecordOn::~RecordOn() {
   paused = outer_pause_;
 }
 
-bool recording() { return !paused && current_tape() != nullptr; }
+bool recording() { return !paused && tape_is_open(); }
 
 AnomalyMode::AnomalyMode() : outer_(std::exchange(anomaly, true)) {}
 AnomalyMode::~AnomalyMode() { anomaly = outer_; }

@@ -59,6 +59,7 @@ struct TapeState {
 
 /// The tape that records on this thread, or null.
 std::shared_ptr<TapeState> current_tape();
+bool tape_is_open();  // cheaper, asked by every operator
 void push_tape(std::shared_ptr<TapeState> tape);
 void remove_tape(const std::shared_ptr<TapeState>& tape);
 

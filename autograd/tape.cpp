@@ -45,10 +45,14 @@ void check_walkable(const TapeState& tape, const Tensor& loss) {
 
 }  // namespace
 
-std::shared_ptr<TapeState> current_tape() {
-  if (tapes_of_thread.empty()) return nullptr;
+bool tape_is_open() {
+  if (tapes_of_thread.empty()) return false;
   if (!tapes_of_thread.back()->alive) drop_ended();
-  return tapes_of_thread.empty() ? nullptr : tapes_of_thread.back();
+  return !tapes_of_thread.empty();
+}
+
+std::shared_ptr<TapeState> current_tape() {
+  return tape_is_open() ? tapes_of_thread.back() : nullptr;
 }
 
 void push_tape(std::shared_ptr<TapeState> tape) {

@@ -194,7 +194,7 @@ Walk::Target Walk::leaf_target(AutogradMeta& leaf) {
   if (own == own_leaves_.end() && !leaf.hooks.empty()) {
     own = own_leaves_.emplace(&leaf, LeafSlot{Ref<AutogradMeta>(&leaf), Tensor()}).first;
   }
-  if (own == own_leaves_.end()) touched_.push_back(Ref<AutogradMeta>(&leaf));
+  if (own == own_leaves_.end()) touch(leaf);
   Tensor& buffer = own != own_leaves_.end() ? own->second.buffer : leaf.grad;
   const bool fresh = !buffer.defined();
   if (fresh) buffer = new_gradient(leaf.shape, dtype, leaf.device);
@@ -223,7 +223,7 @@ void Walk::run_hooks_of_leaves() {
     if (!own.buffer.defined()) continue;
     own.buffer = apply_hooks(*own.leaf, own.buffer);
     if (!everything_) continue;
-    touched_.push_back(own.leaf);
+    touch(*own.leaf);
     Tensor& grad = own.leaf->grad;
     if (grad.defined()) {
       add_into_kernel(Grad::add_to(grad), own.buffer);
@@ -249,10 +249,14 @@ Tensor Walk::result(const Tensor& requested) const {
   return gradient;
 }
 
+void Walk::touch(AutogradMeta& leaf) {
+  if (!touched_.contains(&leaf)) touched_.emplace(&leaf, Ref<AutogradMeta>(&leaf));
+}
+
 void Walk::spend(const char* by) noexcept {
   tape_.spent_by = by;
   tape_.entries.clear();
-  for (const Ref<AutogradMeta>& leaf : touched_) leaf->partial = true;
+  for (const auto& [meta, leaf] : touched_) leaf->partial = true;
 }
 
 }  // namespace quipu

@@ -53,6 +53,7 @@ class Walk {
   void walk(std::size_t last);
   void undo(std::size_t index);
   void run_hooks_of_leaves();
+  void touch(AutogradMeta& leaf);
   void spend(const char* by) noexcept;
 
   TapeState& tape_;
@@ -68,7 +69,7 @@ class Walk {
     Tensor buffer;
   };
   std::unordered_map<const AutogradMeta*, LeafSlot> own_leaves_;  // requested, or with hooks
-  std::vector<Ref<AutogradMeta>> touched_;
+  std::unordered_map<const AutogradMeta*, Ref<AutogradMeta>> touched_;  // leaves whose gradient this walk changed
   const char* running_ = "";
 };
 

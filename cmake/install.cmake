@@ -9,5 +9,4 @@ configure_package_config_file(cmake/quipuConfig.cmake.in ${PROJECT_BINARY_DIR}/q
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/quipuConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/quipuConfig.cmake ${PROJECT_BINARY_DIR}/quipuConfigVersion.cmake
-              cmake/find_openblas.cmake
         DESTINATION ${quipu_package_folder})

@@ -1,7 +1,9 @@
 // fill, copy, add into, find what is not finite, ramp. All are bounded by memory: each element is
 // read or written once, in the order in which it lies, in chunks of fixed size. Copies that keep
 // the type move bits and convert nothing.
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <limits>
 

@@ -22,7 +22,7 @@ namespace {
 constexpr int panel_vectors = vector_bytes == 64 ? 4 : 2;
 constexpr int rows_at_once = 6;
 template <class T>
-constexpr int panel_width = Simd<T>::lanes* panel_vectors;
+constexpr int panel_width = (vector_bytes / static_cast<int>(sizeof(T))) * panel_vectors;
 
 /// How `a` was packed: row i, position p is at i * row_stride + p * depth_stride.
 template <class T>

@@ -23,6 +23,7 @@ struct Layout {
   /// The same positions in the same order with as few dimensions as the strides allow, at least
   /// one.
   Layout merged() const {
+    if (shape.size() == 1) return *this;
     Layout result;
     const auto push = [&](std::int64_t size, auto stride_of) {
       result.shape.push_back(size);

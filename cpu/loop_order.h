@@ -1,6 +1,6 @@
 #pragma once
-// The order in which a loop over several views visits its positions. Results do not depend on it;
-// speed does.
+// The order in which a loop over several views visits its positions. What a loop does to each of
+// them does not depend on it; its speed does.
 #include <cstdlib>
 
 #include "layout.h"
@@ -34,6 +34,7 @@ void sort_dims(Layout<N>& layout, Key key) {
 template <int N>
 Layout<N> in_memory_order(const Layout<N>& any_order) {
   Layout<N> layout = any_order.merged();
+  if (layout.shape.size() == 1) return layout;
   sort_dims(layout, [](const Layout<N>& l, int d) { return std::abs(l[0][d]); });
   return layout.merged();
 }

@@ -1,7 +1,11 @@
 #pragma once
 // What pointwise_kernel and pointwise_sum_kernel share: operands laid over a shape, and f of them
 // tile by tile.
+#include <array>
+#include <type_traits>
+
 #include "pointwise_functions.h"
+#include "quipu/core/error.h"
 #include "tiles.h"
 
 namespace quipu::on_cpu {
@@ -71,7 +75,7 @@ class Evaluator {
   Reader<T> a_, b_, c_;
 };
 
-/// Calls f<T>(args...) with T for the type that the operands are computed in.
+/// Calls f with a number of the compute type.
 template <class F>
 void with_compute_type(DType type, F f) {
   switch (type) {

@@ -6,6 +6,7 @@
 // Work is cut by shape alone. Many groups or columns: each block of outputs is one thread's. Few of
 // them: the rows are cut as well, into slices whose sums are added in order at the end.
 #include <algorithm>
+#include <type_traits>
 
 #include "loop_order.h"
 #include "pointwise_frame.h"
@@ -19,6 +20,7 @@ namespace on_cpu {
 namespace {
 
 constexpr std::int64_t widest = 1024;         // columns of a block
+constexpr std::int64_t most_slices = 256;     // of the rows
 constexpr std::int64_t most_partials = 8192;  // sums of slices, 64 KiB on the caller's stack
 constexpr std::int64_t enough_units = 64;     // pieces of work that keep every thread busy
 
@@ -83,33 +85,33 @@ void add_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t col
 
 /// How a sum is ordered and cut.
 struct Plan {
-  Plan(const Layout<4>& merged) : layout(merged) {
-    const auto stride = [](const Layout<4>& l, int d) {
+  explicit Plan(const Layout<4>& merged) : layout(merged) {
+    sort_dims(layout, [](const Layout<4>& l, int d) {
       return std::abs(l[1][d]) + std::abs(l[2][d]) + std::abs(l[3][d]);
-    };
-    sort_dims(layout, stride);
+    });
     const auto kept = [&](int d) { return layout[0][d] != 0; };
     int first_column = layout.shape.size();
     while (first_column > 0 && kept(first_column - 1)) --first_column;
-    // Before the columns, kept dimensions come first.
-    int to = 0;
+    int first_row = 0;
     for (int d = 0; d < first_column; ++d) {
-      if (kept(d)) move_dim(layout, d, to++);
+      if (kept(d)) move_dim(layout, d, first_row++);
     }
     for (int d = 0; d < layout.shape.size(); ++d) {
-      (d < to ? groups : d < first_column ? rows : columns) *= layout.shape[d];
+      (d < first_row ? groups : d < first_column ? rows : columns) *= layout.shape[d];
     }
+    group_size = rows * columns;
+    outputs = groups * columns;
     blocks = (columns + widest - 1) / widest;
-    const std::int64_t outputs = groups * columns, units = groups * blocks;
-    if (units < enough_units) {
-      slices = std::min({rows, (rows * outputs + chunk_size - 1) / chunk_size,
-                         most_partials / outputs, std::int64_t{256}});
-      slices = std::max(slices, std::int64_t{1});
+    if (groups * blocks < enough_units) {
+      const std::int64_t chunks = (groups * group_size + chunk_size - 1) / chunk_size;
+      slices =
+          std::max(std::int64_t{1}, std::min({rows, chunks, most_partials / outputs, most_slices}));
     }
   }
   Layout<4> layout;
   std::int64_t groups = 1, rows = 1, columns = 1;
-  std::int64_t blocks = 1;  // of columns
+  std::int64_t group_size, outputs;
+  std::int64_t blocks;      // of columns
   std::int64_t slices = 1;  // of rows
 };
 
@@ -126,79 +128,72 @@ class SumTask {
   }
 
   void run() const {
-    if (plan_.blocks == 1 && plan_.slices == 1 && plan_.rows * plan_.columns <= tile_size<T>)
-      return run_small();
-    run_large();
-  }
-
- private:
-  /// Several groups a tile.
-  void run_small() const {
-    const std::int64_t size = plan_.rows * plan_.columns;
-    parallel_for(plan_.groups, std::max(chunk_size / size, std::int64_t{1}),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   Evaluator<T> evaluator(task_);
-                   alignas(64) T tile[tile_size<T>];
-                   Sum<T> sums[tile_size<T>];
-                   const std::int64_t step = tile_size<T> / size;
-                   for (std::int64_t group = begin; group < end; group += step) {
-                     const std::int64_t count = std::min(step, end - group);
-                     const T* values = evaluator.evaluate(group * size, count * size, tile);
-                     std::fill_n(sums, count * plan_.columns, Sum<T>{0});
-                     for (std::int64_t g = 0; g < count; ++g) {
-                       add_rows(sums + g * plan_.columns, values + g * size, plan_.rows,
-                                plan_.columns);
-                     }
-                     store(sums, group * plan_.columns, count * plan_.columns);
-                   }
-                 });
-  }
-
-  /// Each unit is a block of columns of one group, or a slice of its rows.
-  void run_large() const {
-    Sum<T> partials[most_partials];
-    const std::int64_t outputs = plan_.groups * plan_.columns;
-    const std::int64_t units = plan_.groups * plan_.blocks * plan_.slices;
-    const std::int64_t unit_size = plan_.rows * std::min(plan_.columns, widest) / plan_.slices;
-    parallel_for(units, std::max(chunk_size / unit_size, std::int64_t{1}),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   Evaluator<T> evaluator(task_);
-                   Sum<T> sums[widest];
-                   for (std::int64_t unit = begin; unit < end; ++unit) {
-                     const std::int64_t slice = unit % plan_.slices,
-                                        block = unit / plan_.slices % plan_.blocks;
-                     const std::int64_t group = unit / plan_.slices / plan_.blocks;
-                     const std::int64_t column = block * widest,
-                                        width = std::min(widest, plan_.columns - column);
-                     const std::int64_t first = group * plan_.columns + column;
-                     std::fill_n(sums, width, Sum<T>{0});
-                     sum_slice(evaluator, sums, group, slice, column, width);
-                     if (plan_.slices == 1) {
-                       store(sums, first, width);
-                     } else {
-                       std::copy_n(sums, width, partials + slice * outputs + first);
-                     }
-                   }
-                 });
-    if (plan_.slices == 1) return;
-    add_rows(partials, partials + outputs, plan_.slices - 1, outputs);
-    store(partials, 0, outputs);
-  }
-
-  void sum_slice(Evaluator<T>& evaluator, Sum<T>* sums, std::int64_t group, std::int64_t slice,
-                 std::int64_t column, std::int64_t width) const {
-    alignas(64) T tile[tile_size<T>];
-    const std::int64_t begin = plan_.rows * slice / plan_.slices,
-                       end = plan_.rows * (slice + 1) / plan_.slices;
-    const std::int64_t step = width == plan_.columns ? tile_size<T> / width : 1;
-    for (std::int64_t row = begin; row < end; row += step) {
-      const std::int64_t count = std::min(step, end - row);
-      const std::int64_t first = (group * plan_.rows + row) * plan_.columns + column;
-      add_rows(sums, evaluator.evaluate(first, count * width, tile), count, width);
+    const bool small = plan_.blocks == 1 && plan_.slices == 1 && plan_.group_size <= tile_size<T>;
+    if (small) {
+      const std::int64_t grain = std::max(chunk_size / plan_.group_size, std::int64_t{1});
+      parallel_for(plan_.groups, grain,
+                   [&](std::int64_t begin, std::int64_t end) { sum_groups(begin, end); });
+    } else {
+      sum_units();
     }
   }
 
-  void store(Sum<T>* sums, std::int64_t begin, std::int64_t n) const {
+ private:
+  /// Small groups: several a tile.
+  void sum_groups(std::int64_t begin, std::int64_t end) const {
+    Evaluator<T> evaluator(task_);
+    alignas(64) T tile[tile_size<T>];
+    Sum<T> sums[tile_size<T>];
+    const std::int64_t size = plan_.group_size, columns = plan_.columns, step = tile_size<T> / size;
+    for (std::int64_t group = begin; group < end; group += step) {
+      const std::int64_t count = std::min(step, end - group);
+      const T* values = evaluator.evaluate(group * size, count * size, tile);
+      std::fill_n(sums, count * columns, Sum<T>{0});
+      for (std::int64_t g = 0; g < count; ++g) {
+        add_rows(sums + g * columns, values + g * size, plan_.rows, columns);
+      }
+      store(sums, group * columns, count * columns);
+    }
+  }
+
+  /// Large ones: a unit is a block of columns of one group, or a slice of its rows.
+  void sum_units() const {
+    Sum<T> partials[most_partials];
+    const std::int64_t units = plan_.groups * plan_.blocks * plan_.slices;
+    const std::int64_t unit_size = plan_.rows * std::min(plan_.columns, widest) / plan_.slices;
+    const std::int64_t grain = std::max(chunk_size / unit_size, std::int64_t{1});
+    parallel_for(units, grain, [&](std::int64_t begin, std::int64_t end) {
+      Evaluator<T> evaluator(task_);
+      for (std::int64_t unit = begin; unit < end; ++unit) sum_unit(evaluator, unit, partials);
+    });
+    if (plan_.slices == 1) return;
+    add_rows(partials, partials + plan_.outputs, plan_.slices - 1, plan_.outputs);
+    store(partials, 0, plan_.outputs);
+  }
+
+  void sum_unit(Evaluator<T>& evaluator, std::int64_t unit, Sum<T>* partials) const {
+    const std::int64_t slice = unit % plan_.slices, rest = unit / plan_.slices;
+    const std::int64_t group = rest / plan_.blocks, column = rest % plan_.blocks * widest;
+    const std::int64_t width = std::min(widest, plan_.columns - column);
+    const std::int64_t end = plan_.rows * (slice + 1) / plan_.slices;
+    const std::int64_t step = width == plan_.columns ? tile_size<T> / width : 1;  // rows a tile
+    alignas(64) T tile[tile_size<T>];
+    Sum<T> sums[widest];
+    std::fill_n(sums, width, Sum<T>{0});
+    for (std::int64_t row = plan_.rows * slice / plan_.slices; row < end; row += step) {
+      const std::int64_t count = std::min(step, end - row);
+      const std::int64_t first = group * plan_.group_size + row * plan_.columns + column;
+      add_rows(sums, evaluator.evaluate(first, count * width, tile), count, width);
+    }
+    const std::int64_t output = group * plan_.columns + column;
+    if (plan_.slices == 1) {
+      store(sums, output, width);
+    } else {
+      std::copy_n(sums, width, partials + slice * plan_.outputs + output);
+    }
+  }
+
+  void store(const Sum<T>* sums, std::int64_t begin, std::int64_t n) const {
     if (scale_ == 1.0) return out_.write(sums, begin, n, add_);
     double scaled[widest];
     for (std::int64_t i = 0; i < n; i += widest) {

@@ -2,6 +2,7 @@
 // Feeds tiles to pointwise loops: dense stretches of a compute type, whatever the operands' strides
 // and element types. An operand that is dense already is passed as it lies; anything else is
 // gathered and converted into a tile that stays in the first-level cache.
+#include <algorithm>
 #include <cstdlib>
 
 #include "convert.h"
@@ -25,8 +26,7 @@ void gather_tile(const Layout<1>& layout, T* out, std::int64_t begin, std::int64
   constexpr std::int64_t short_row = 16;
   const int last = layout.shape.size() - 1;
   const std::int64_t row = layout.shape[last], stride = layout[0][last];
-  const std::int64_t down = last > 0 ? layout[0][last - 1] : 0,
-                     rows_below = last > 0 ? layout.shape[last - 1] : 1;
+  const std::int64_t down = last > 0 ? layout[0][last - 1] : 0;
   const bool across = down != 0 && std::abs(down) < std::abs(stride);
   const bool by_columns = last > 0 && (row < short_row || across);
 
@@ -35,9 +35,10 @@ void gather_tile(const Layout<1>& layout, T* out, std::int64_t begin, std::int64
   place.seek(begin);
   for (std::int64_t done = 0; done < n;) {
     const std::int64_t offset = place.offsets()[0], rest = n - done;
-    const std::int64_t rows = by_columns && place.index()[last] == 0
-                                  ? std::min(rest / row, rows_below - place.index()[last - 1])
-                                  : 0;
+    const std::int64_t rows =
+        by_columns && place.index()[last] == 0
+            ? std::min(rest / row, layout.shape[last - 1] - place.index()[last - 1])
+            : 0;
     if (rows > 1) {
       for (std::int64_t c = 0; c < row; ++c) {
         load(column, offset + c * stride, down, rows);

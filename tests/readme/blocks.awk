@@ -1,7 +1,6 @@
 # Takes the code blocks out of a page: awk -v page=README.md -v out=DIRECTORY -f blocks.awk README.md
 #
-#   ```cpp           a whole program: compiled and run
-#   ```cpp fragment  statements: as the body of a main that has quipu.h and its namespace
+#   ```cpp           a whole program: compiled and run; docs/ may mark what is only a sketch ```c++
 #   ```text prints   what the program before it prints; a line `...` stands for any lines
 #   ```sh            commands: each must exist, with its options
 #   ```sh run        commands that are also run
@@ -16,23 +15,15 @@ function refuse(line, message) {
   exit 1
 }
 
-function write_program(kind,   i, file, has_main) {
+function write_program(   i, file, has_main) {
   name = page
   gsub(/[^A-Za-z0-9]/, "_", name)
   name = name "_" first
   file = out "/" name ".cpp"
   for (i = 1; i <= count; ++i) if (block[i] ~ /int main *\(/) has_main = 1
-  if (kind == "" && !has_main) refuse(first, "a cpp block without main; statements are marked ```cpp fragment")
-  if (kind == "fragment") {
-    print "#include <quipu/quipu.h>" > file
-    for (i = 1; i <= count; ++i) {
-      if (block[i] ~ /^#include/) { print block[i] > file; block[i] = "" }
-    }
-    print "using namespace quipu;\nint main() {" > file
-  }
+  if (!has_main) refuse(first, "a cpp block without main")
   print "#line " first + 1 " \"" page "\"" > file
   for (i = 1; i <= count; ++i) print block[i] > file
-  if (kind == "fragment") print "}" > file
   close(file)
   print name, page ":" first
 }
@@ -48,18 +39,18 @@ function write_commands(kind,   i, command) {
   for (i = 1; i <= count; ++i) {
     command = command block[i]
     if (sub(/\\$/, "", command)) continue
-    print page ":" first + i "\t" (kind == "run" ? "run" : "check") "\t" command > (out "/commands")
+    print page ":" first + i "\t" (kind == "run" ? "run" : "check") "\t" command >> (out "/commands")
     command = ""
   }
 }
 
 function finish_block(   i) {
-  if (info == "cpp" || info == "cpp fragment") write_program(substr(info, 5))
+  if (info == "cpp") write_program()
   else if (info ~ /^cpp/ || (page == "README.md" && tolower(info) ~ /^(c\+\+|cxx|cc)/))
-    refuse(first, "```" info ": a C++ block is marked ```cpp or ```cpp fragment")
+    refuse(first, "```" info ": a C++ block is marked ```cpp")
   else if (info == "text prints") write_expected()
   else if (info == "sh" || info == "sh run") write_commands(substr(info, 4))
-  else if (info == "cmake") for (i = 1; i <= count; ++i) print page ":" first + i "\t" block[i] > (out "/cmake")
+  else if (info == "cmake") for (i = 1; i <= count; ++i) print page ":" first + i "\t" block[i] >> (out "/cmake")
   else if (info ~ /^(sh|bash|console|shell)/) refuse(first, "commands are marked ```sh or ```sh run")
 }
 
