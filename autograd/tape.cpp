@@ -10,12 +10,17 @@
 namespace quipu {
 namespace {
 
-thread_local std::vector<std::shared_ptr<TapeState>> tapes_of_thread;
+thread_local bool thread_ended = false;
+/// The tapes that are open on this thread. A tape of static lifetime outlives it, hence the flag.
+thread_local struct OpenTapes {
+  std::vector<std::shared_ptr<TapeState>> stack;
+  ~OpenTapes() { thread_ended = true; }
+} open_tapes;
 
 /// Tapes that ended, perhaps on another thread, no longer record.
 void drop_ended() {
-  while (!tapes_of_thread.empty() && !tapes_of_thread.back()->alive) tapes_of_thread.pop_back();
-  thread_context().timing = !tapes_of_thread.empty();
+  while (!open_tapes.stack.empty() && !open_tapes.stack.back()->alive) open_tapes.stack.pop_back();
+  thread_context().timing = !open_tapes.stack.empty();
 }
 
 /// The upstream gradient to start from; throws when it does not fit the loss.
@@ -46,22 +51,23 @@ void check_walkable(const TapeState& tape, const Tensor& loss) {
 }  // namespace
 
 bool tape_is_open() {
-  if (tapes_of_thread.empty()) return false;
-  if (!tapes_of_thread.back()->alive) drop_ended();
-  return !tapes_of_thread.empty();
+  if (thread_ended || open_tapes.stack.empty()) return false;
+  if (!open_tapes.stack.back()->alive) drop_ended();
+  return !open_tapes.stack.empty();
 }
 
 std::shared_ptr<TapeState> current_tape() {
-  return tape_is_open() ? tapes_of_thread.back() : nullptr;
+  return tape_is_open() ? open_tapes.stack.back() : nullptr;
 }
 
 void push_tape(std::shared_ptr<TapeState> tape) {
-  tapes_of_thread.push_back(std::move(tape));
+  open_tapes.stack.push_back(std::move(tape));
   thread_context().timing = true;
 }
 
 void remove_tape(const std::shared_ptr<TapeState>& tape) {
-  std::erase(tapes_of_thread, tape);
+  if (thread_ended) return;
+  std::erase(open_tapes.stack, tape);
   drop_ended();
 }
 

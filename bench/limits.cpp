@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include "quipu/core/error.h"
 #include "quipu/core/parallel.h"
+#include "quipu/core/tensor.h"
 
 namespace quipu::bench {
 namespace {
@@ -71,15 +71,17 @@ double measure_peak() {
 
 double copy_bandwidth(std::size_t bytes) {
   constexpr std::int64_t grain = 256 << 10;
-  std::vector<char> from(bytes, 1), to(bytes, 2);
+  // Tensors, so that the limit has the same pages behind it as what is measured against it.
+  const auto size = static_cast<std::int64_t>(bytes);
+  const Tensor source = ones({size}, u8), target = ones({size}, u8);
+  const auto* from = source.data<std::uint8_t>();
+  auto* to = target.data<std::uint8_t>();
   // As many runs as move a few hundred megabytes, so that one of them is undisturbed.
   const int runs = static_cast<int>(std::clamp<std::size_t>((512u << 20) / (bytes + 1), 10, 1000));
   const double seconds = best_seconds(runs, [&] {
-    parallel_for(static_cast<std::int64_t>(bytes), grain,
-                 [&](std::int64_t begin, std::int64_t end) {
-                   std::memcpy(to.data() + begin, from.data() + begin,
-                               static_cast<std::size_t>(end - begin));
-                 });
+    parallel_for(size, grain, [&](std::int64_t begin, std::int64_t end) {
+      std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
+    });
   });
   return 2.0 * static_cast<double>(bytes) / seconds;
 }

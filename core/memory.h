@@ -4,7 +4,7 @@
 // Every block is entered with its category, the operator that asked for it and the user's scope. Counted are the
 // requested bytes rounded up to 512, never the cached block that they landed in; the difference is part of
 // `reserved`. So the figures do not depend on history, and `meta` gives the same ones as the device it imitates.
-// Outside the ledger: packing buffers inside BLAS, fixed tiles of at most 256 KiB a thread, small host objects.
+// Outside the ledger: fixed tiles of at most 256 KiB a thread, and small objects of the host.
 #include <array>
 #include <cstddef>
 #include <cstdint>

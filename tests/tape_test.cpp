@@ -1,55 +1,17 @@
-// Each rule of the tape that autograd/tape.h lists, one case a rule.
+// Each rule of the tape that autograd/tape.h lists, one case a rule: what is recorded, and how it is walked.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <thread>
 
-#include "quipu/core/kernels.h"
+#include "leaves.h"
 #include "quipu/quipu.h"
 #include "support.h"
 
 using namespace quipu;
+using namespace quipu::testing;
 
 namespace {
-
-Tensor leaf(std::initializer_list<double> values, const Shape& shape) {
-  Tensor x = from(values, shape);
-  x.set_requires_grad();
-  return x;
-}
-Tensor leaf(std::initializer_list<double> values) {
-  return leaf(values, {static_cast<std::int64_t>(values.size())});
-}
-
-std::vector<double> values(const Tensor& x) {
-  return x.to_vector();
-}
-using Values = std::vector<double>;
-
-struct WritesBoth {
-  static constexpr const char* name = "writes_both";
-  Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
-  void backward(const Tensor& d_o, Grads& d) const {
-    const Grad first = d[0], second = d[1];  // both out at once
-    REQUIRE(first.view.data != second.view.data);
-    const Tensor twice = d_o * 2.0;
-    add_into_kernel(second, twice);
-    add_into_kernel(first, d_o);
-  }
-};
-
-struct NotesBoth {
-  static constexpr const char* name = "notes_both";
-  const void** where;
-  Tensor forward(const Tensor& a, const Tensor& b) { return a + b; }
-  void backward(const Tensor& d_o, Grads& d) const {
-    const Grad first = d[0], second = d[1];
-    where[0] = first.view.data;
-    where[1] = second.view.data;
-    add_into_kernel(second, d_o);
-    add_into_kernel(first, d_o);
-  }
-};
 
 struct Fails {
   static constexpr const char* name = "fails";
