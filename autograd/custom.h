@@ -33,7 +33,8 @@ class CustomForward {
 
 }  // namespace detail
 
-/// Runs op.forward(inputs...) as one operator. If it is recorded, op itself becomes the knot's rule.
+/// Runs op.forward(inputs...) as one operator. If it is recorded, op itself becomes the knot's
+/// rule.
 template <class Op, class... Inputs>
 Tensor apply(Op op, const Inputs&... inputs) {
   const OpScope scope(op.name);

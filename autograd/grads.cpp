@@ -7,7 +7,8 @@
 namespace quipu {
 namespace {
 
-/// Whether some offset in [low, high] times the strides, dimension by dimension, makes up `distance`.
+/// Whether some offset in [low, high] times the strides, dimension by dimension, makes up
+/// `distance`.
 bool reachable(const View& a, const View& b, int dim, std::int64_t distance, int& budget) {
   if (dim == a.dim()) return distance == 0;
   std::int64_t low = 0, high = 0;  // what the dimensions from here on can make up
@@ -50,12 +51,15 @@ Grad Grads::hand_out(int input, bool stays_out) {
     if (detail::anomaly_mode()) seen_.emplace_back(input, target.buffer);
     return {target.buffer, !target.fresh};
   }
-  const Tensor buffer = workspace(target.buffer.shape(), target.buffer.dtype(), target.buffer.device());
+  const Tensor buffer =
+      workspace(target.buffer.shape(), target.buffer.dtype(), target.buffer.device());
   later_.emplace_back(input, buffer);
   return Grad::write_to(buffer);
 }
 
-Grad Grads::operator[](int input) { return hand_out(input, true); }
+Grad Grads::operator[](int input) {
+  return hand_out(input, true);
+}
 
 void Grads::add_later() {
   for (const auto& [input, buffer] : std::exchange(later_, {})) {
@@ -91,8 +95,8 @@ Tensor apply_hooks(const AutogradMeta& meta, Tensor gradient) {
     if (!changed.defined()) continue;
     check(changed.shape() == gradient.shape() && changed.dtype() == gradient.dtype() &&
               changed.device() == gradient.device(),
-          "a hook returned ", changed.dtype(), changed.shape(), " on ", changed.device(), " for a gradient ",
-          gradient.dtype(), gradient.shape(), " on ", gradient.device());
+          "a hook returned ", changed.dtype(), changed.shape(), " on ", changed.device(),
+          " for a gradient ", gradient.dtype(), gradient.shape(), " on ", gradient.device());
     gradient = changed;
   }
   return gradient;
@@ -103,8 +107,9 @@ void inspect_gradient(const Tensor& gradient, const char* what) {
   find_nonfinite_kernel(gradient, &bad);
   if (bad < 0) return;
   const std::string scope = scope_path(thread_context().scope);
-  fail(what, " ", gradient.dtype(), gradient.shape(), " has a NaN or an infinity, first at element ", bad, " (scope ",
-       scope.empty() ? "-" : scope, "); found by anomaly mode");
+  fail(what, " ", gradient.dtype(), gradient.shape(),
+       " has a NaN or an infinity, first at element ", bad, " (scope ", scope.empty() ? "-" : scope,
+       "); found by anomaly mode");
 }
 
 }  // namespace quipu

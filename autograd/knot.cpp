@@ -19,7 +19,9 @@ thread_local bool saving_while_paused = false;
 }  // namespace
 
 NoGrad::NoGrad() : outer_(std::exchange(paused, true)) {}
-NoGrad::~NoGrad() { paused = outer_; }
+NoGrad::~NoGrad() {
+  paused = outer_;
+}
 
 RecordOn::RecordOn(std::shared_ptr<TapeState> tape)
     : tape_(std::move(tape)), outer_pause_(std::exchange(paused, false)) {
@@ -30,10 +32,14 @@ RecordOn::~RecordOn() {
   paused = outer_pause_;
 }
 
-bool recording() { return !paused && tape_is_open(); }
+bool recording() {
+  return !paused && tape_is_open();
+}
 
 AnomalyMode::AnomalyMode() : outer_(std::exchange(anomaly, true)) {}
-AnomalyMode::~AnomalyMode() { anomaly = outer_; }
+AnomalyMode::~AnomalyMode() {
+  anomaly = outer_;
+}
 
 Saved save(const Tensor& x) {
   Saved saved;
@@ -63,17 +69,20 @@ Saved::~Saved() {
 const Tensor& Saved::get() const {
   ensure(tensor_.defined(), "a backward rule reads a tensor that it did not save");
   const Storage& storage = tensor_.storage();
-  check(storage.version() == version_, "the tensor ", tensor_.shape(), " that ", op_ ? op_ : "an operator",
-        " saved for backward was changed in place by ", storage.changed_by(), " since; clone() it before the change");
+  check(storage.version() == version_, "the tensor ", tensor_.shape(), " that ",
+        op_ ? op_ : "an operator", " saved for backward was changed in place by ",
+        storage.changed_by(), " since; clone() it before the change");
   return tensor_;
 }
 
 void change_in_place(const Tensor& x) {
   const AutogradMeta* meta = meta_of(x);
   if (meta && !paused) {
-    check(!(meta->leaf && recording()), "a parameter is changed in place while a tape records; open a NoGrad scope");
+    check(!(meta->leaf && recording()),
+          "a parameter is changed in place while a tape records; open a NoGrad scope");
     check(!(meta->recorded() && meta->tape->alive),
-          "a tensor that a tape has recorded is changed in place; open a NoGrad scope, or change a clone()");
+          "a tensor that a tape has recorded is changed in place; open a NoGrad scope, or change a "
+          "clone()");
   }
   const char* op = thread_context().op;
   x.storage().changed(op ? op : "a change in place");
@@ -91,9 +100,13 @@ const char* backward_name(const char* op) {
 namespace detail {
 
 CustomForward::CustomForward() : outer_(std::exchange(saving_while_paused, true)) {}
-CustomForward::~CustomForward() { saving_while_paused = outer_; }
+CustomForward::~CustomForward() {
+  saving_while_paused = outer_;
+}
 
-bool anomaly_mode() { return anomaly; }
+bool anomaly_mode() {
+  return anomaly;
+}
 
 bool must_record(std::span<const Tensor> inputs) {
   bool wanted = false;
@@ -115,9 +128,11 @@ bool must_record(std::span<const Tensor> inputs) {
   return wanted;
 }
 
-void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs, std::span<const Tensor> inputs) {
+void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs,
+            std::span<const Tensor> inputs) {
   const std::shared_ptr<TapeState> tape = current_tape();
-  check(tape->spent_by.empty(), "the tape was spent by an error in ", tape->spent_by, "; open a new one");
+  check(tape->spent_by.empty(), "the tape was spent by an error in ", tape->spent_by,
+        "; open a new one");
   const ThreadContext& context = thread_context();
   knot->name = context.op ? context.op : "operator";
   knot->scope = context.scope;
@@ -144,7 +159,8 @@ void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs, std::sp
     meta->tape = tape;
     meta->knot = tape->entries.size();
     meta->output = number++;
-    knot->outputs.push_back({output.shape(), output.dtype(), output.device(), Ref<TensorExtra>(meta.get())});
+    knot->outputs.push_back(
+        {output.shape(), output.dtype(), output.device(), Ref<TensorExtra>(meta.get())});
     output.set_extra(Ref<TensorExtra>(meta.get()));
   }
   const char* name = knot->name;
@@ -158,8 +174,9 @@ void inspect_outputs(std::span<const Tensor> outputs) {
     find_nonfinite_kernel(outputs[i], &bad);
     if (bad < 0) continue;
     const std::string scope = scope_path(thread_context().scope);
-    fail("output ", i, " ", outputs[i].dtype(), outputs[i].shape(), " has a NaN or an infinity, first at element ", bad,
-         " (scope ", scope.empty() ? "-" : scope, "); found by anomaly mode");
+    fail("output ", i, " ", outputs[i].dtype(), outputs[i].shape(),
+         " has a NaN or an infinity, first at element ", bad, " (scope ",
+         scope.empty() ? "-" : scope, "); found by anomaly mode");
   }
 }
 

@@ -66,10 +66,12 @@ class Grads {
   Grads(Walk& walk, std::size_t knot) : walk_(walk), knot_(knot) {}
 
   bool wants(int input) const;
-  /// Where to leave the gradient of an input; not wanted: an undefined Grad. Everything handed out in one rule may be
-  /// written by one kernel at once: where two inputs share memory, the second gets a buffer that is added afterwards.
+  /// Where to leave the gradient of an input; not wanted: an undefined Grad. Everything handed out
+  /// in one rule may be written by one kernel at once: where two inputs share memory, the second
+  /// gets a buffer that is added afterwards.
   Grad operator[](int input);
-  /// Calls f(grad) if the gradient is wanted; f is done with it when it returns, so no extra buffer is ever needed.
+  /// Calls f(grad) if the gradient is wanted; f is done with it when it returns, so no extra buffer
+  /// is ever needed.
   template <class F>
   void with(int input, F&& f) {
     if (!wants(input)) return;
@@ -78,7 +80,8 @@ class Grads {
   }
   /// Adds a finished tensor, summed over the dimensions that were broadcast.
   void add(int input, const Tensor& gradient);
-  /// As add, but may hand on `gradient` itself instead of a copy; for operators that only pass it through.
+  /// As add, but may hand on `gradient` itself instead of a copy; for operators that only pass it
+  /// through.
   void pass(int input, const Tensor& gradient);
 
   /// After the rule: adds what went through buffers.
@@ -89,13 +92,14 @@ class Grads {
   void add_later();
   Walk& walk_;
   std::size_t knot_;
-  std::vector<Tensor> out_;                      // handed out by operator[] and perhaps not yet written
-  std::vector<std::pair<int, Tensor>> later_;    // buffers to add
-  std::vector<std::pair<int, Tensor>> seen_;     // for anomaly mode
+  std::vector<Tensor> out_;  // handed out by operator[] and perhaps not yet written
+  std::vector<std::pair<int, Tensor>> later_;  // buffers to add
+  std::vector<std::pair<int, Tensor>> seen_;   // for anomaly mode
   friend struct RecomputeRule;
 };
 
-/// Where an input of a knot came from: a leaf, or output `output` of knot `knot`, or nowhere that wants a gradient.
+/// Where an input of a knot came from: a leaf, or output `output` of knot `knot`, or nowhere that
+/// wants a gradient.
 struct Edge {
   enum class Kind : std::uint8_t { none, leaf, knot };
   Kind kind = Kind::none;
@@ -122,12 +126,14 @@ struct Knot {
   std::int64_t forward_ns = 0;
 
   virtual ~Knot() = default;
-  /// Gradients of the outputs in, gradients of the inputs out. Outputs that nobody used have no gradient.
+  /// Gradients of the outputs in, gradients of the inputs out. Outputs that nobody used have no
+  /// gradient.
   virtual void backward(std::span<const Tensor> d_outputs, Grads& d) = 0;
   /// May lead to leaves that are not among its inputs.
   virtual bool opaque() const { return false; }
   virtual bool is_view() const { return false; }
-  /// For a view: the part of the parent's gradient that is this one's. Undefined where strides do not allow it.
+  /// For a view: the part of the parent's gradient that is this one's. Undefined where strides do
+  /// not allow it.
   virtual Tensor project(const Tensor& parent_gradient) const { return {}; }
   /// A view whose parts cover its parent exactly once.
   virtual bool covers_parent() const { return false; }
@@ -145,8 +151,16 @@ struct KnotOf final : Knot {
       rule.backward(d_outputs[0], d);
     }
   }
-  bool opaque() const override { return requires { rule.opaque(); }; }
-  bool is_view() const override { return requires(const Tensor& g) { rule.project(g); }; }
+  bool opaque() const override {
+    return requires {
+      rule.opaque();
+    };
+  }
+  bool is_view() const override {
+    return requires(const Tensor& g) {
+      rule.project(g);
+    };
+  }
   Tensor project(const Tensor& g) const override {
     if constexpr (requires { rule.project(g); }) return rule.project(g);
     return {};
@@ -158,16 +172,19 @@ struct KnotOf final : Knot {
   Rule rule;
 };
 
-/// Whether any input wants a gradient under the tape that records; throws for one whose tape is gone.
+/// Whether any input wants a gradient under the tape that records; throws for one whose tape is
+/// gone.
 bool must_record(std::span<const Tensor> inputs);
-void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs, std::span<const Tensor> inputs);
+void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs,
+            std::span<const Tensor> inputs);
 /// Anomaly mode: throws when an output has a NaN or an infinity.
 void inspect_outputs(std::span<const Tensor> outputs);
 bool anomaly_mode();
 
 }  // namespace detail
 
-/// Ends an operator: ties its knot if a tape records and an input wants a gradient. Returns the output.
+/// Ends an operator: ties its knot if a tape records and an input wants a gradient. Returns the
+/// output.
 template <class Rule>
 Tensor tie(Tensor o, std::initializer_list<Tensor> inputs, Rule rule) {
   const std::span<const Tensor> in(inputs.begin(), inputs.size());
@@ -193,7 +210,8 @@ inline Tensor no_gradient(Tensor o) {
   return o;
 }
 
-/// Before an in-place change: throws where recorded history would be wrong, then raises the version.
+/// Before an in-place change: throws where recorded history would be wrong, then raises the
+/// version.
 void change_in_place(const Tensor& x);
 
 }  // namespace quipu

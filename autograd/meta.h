@@ -32,7 +32,8 @@ struct AutogradMeta : TensorExtra {
   std::size_t knot = 0;
   std::uint32_t output = 0;
 
-  // Of a gradient that Tape::gradients returned: it has no history, and must not become a constant in silence.
+  // Of a gradient that Tape::gradients returned: it has no history, and must not become a constant
+  // in silence.
   bool is_gradient = false;
 
   bool recorded() const { return tape != nullptr; }
@@ -51,7 +52,7 @@ struct TapeState {
   struct Entry {
     std::unique_ptr<Knot> knot;  // null once undone
     const char* name;
-    std::size_t first_slot;      // outputs of all knots, counted through
+    std::size_t first_slot;  // outputs of all knots, counted through
   };
   std::vector<Entry> entries;
   std::size_t slots = 0;

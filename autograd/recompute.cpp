@@ -1,5 +1,5 @@
-// recompute: forward keeps inputs only; backward runs the function again on a tape of its own and walks that one, with
-// gradients going straight where the outer walk wants them.
+// recompute: forward keeps inputs only; backward runs the function again on a tape of its own and
+// walks that one, with gradients going straight where the outer walk wants them.
 #include "quipu/autograd/tape.h"
 #include "quipu/autograd/walk.h"
 
@@ -48,8 +48,8 @@ struct RecomputeRule {
       const RecordOn on(state);
       o = f(again);
     }
-    check(o.shape() == d_o.shape(), "the function gave ", d_o.shape(), " in forward and ", o.shape(),
-          " in backward: it must do the same both times");
+    check(o.shape() == d_o.shape(), "the function gave ", d_o.shape(), " in forward and ",
+          o.shape(), " in backward: it must do the same both times");
     const AutogradMeta* meta = meta_of(o);
     if (meta && (meta->leaf || meta->tape == state)) inner.run(o, d_o);
     state->alive = false;

@@ -26,24 +26,29 @@ void drop_ended() {
 /// The upstream gradient to start from; throws when it does not fit the loss.
 Tensor first_gradient(const Tensor& loss, const Tensor& upstream) {
   if (!upstream.defined()) {
-    check(loss.numel() == 1, "the loss has shape ", loss.shape(),
-          "; one with more than one element needs an upstream gradient (BackwardOptions::upstream)");
+    check(
+        loss.numel() == 1, "the loss has shape ", loss.shape(),
+        "; one with more than one element needs an upstream gradient (BackwardOptions::upstream)");
     Tensor one = empty(loss.shape(), loss.dtype(), loss.device(), Category::gradient);
     fill_kernel(one, 1);
     return one;
   }
-  check(upstream.shape() == loss.shape() && upstream.dtype() == loss.dtype() && upstream.device() == loss.device(),
-        "the upstream gradient is ", upstream.dtype(), upstream.shape(), " on ", upstream.device(), ", but the loss is ",
-        loss.dtype(), loss.shape(), " on ", loss.device());
+  check(upstream.shape() == loss.shape() && upstream.dtype() == loss.dtype() &&
+            upstream.device() == loss.device(),
+        "the upstream gradient is ", upstream.dtype(), upstream.shape(), " on ", upstream.device(),
+        ", but the loss is ", loss.dtype(), loss.shape(), " on ", loss.device());
   return upstream.detach();
 }
 
 void check_walkable(const TapeState& tape, const Tensor& loss) {
-  check(tape.spent_by.empty(), "the tape was spent by an error in ", tape.spent_by, "; record again on a new one");
+  check(tape.spent_by.empty(), "the tape was spent by an error in ", tape.spent_by,
+        "; record again on a new one");
   const AutogradMeta* meta = meta_of(loss);
-  check(!(meta && meta->is_gradient), "the loss is a gradient: second derivatives are not supported");
+  check(!(meta && meta->is_gradient),
+        "the loss is a gradient: second derivatives are not supported");
   check(meta && (meta->leaf || meta->recorded()),
-        "no tape recorded this loss: no input of its operators requires a gradient, or no tape was open");
+        "no tape recorded this loss: no input of its operators requires a gradient, or no tape was "
+        "open");
   check(meta->leaf || meta->tape.get() == &tape, "the loss was recorded by another tape",
         meta->tape && !meta->tape->alive ? ", and that one is gone" : "");
 }
@@ -71,7 +76,9 @@ void remove_tape(const std::shared_ptr<TapeState>& tape) {
   drop_ended();
 }
 
-Tape::Tape() : state_(std::make_shared<TapeState>()) { push_tape(state_); }
+Tape::Tape() : state_(std::make_shared<TapeState>()) {
+  push_tape(state_);
+}
 
 Tape::~Tape() {
   state_->alive = false;
@@ -103,17 +110,20 @@ std::vector<Tensor> Tape::gradients(const Tensor& loss, const std::vector<Tensor
   return results;
 }
 
-std::size_t Tape::size() const { return state_->entries.size(); }
+std::size_t Tape::size() const {
+  return state_->entries.size();
+}
 
 std::size_t Tape::saved_bytes() const {
   std::size_t bytes = 0;
-  for (const TapeState::Entry& entry : state_->entries) bytes += entry.knot ? entry.knot->saved_bytes : 0;
+  for (const TapeState::Entry& entry : state_->entries)
+    bytes += entry.knot ? entry.knot->saved_bytes : 0;
   return bytes;
 }
 
 std::string Tape::text() const {
-  std::string out = fmt::format("{:>6}  {:<16} {:<22} {:>11} {:>11} {:>10}  {}\n", "knot", "operator", "output", "saved",
-                                "workspace", "time", "scope");
+  std::string out = fmt::format("{:>6}  {:<16} {:<22} {:>11} {:>11} {:>10}  {}\n", "knot",
+                                "operator", "output", "saved", "workspace", "time", "scope");
   for (std::size_t k = 0; k < state_->entries.size(); ++k) {
     const TapeState::Entry& entry = state_->entries[k];
     if (!entry.knot) {
@@ -124,12 +134,14 @@ std::string Tape::text() const {
     const OutputInfo& o = knot.outputs[0];
     out += fmt::format("{:>6}  {:<16} {:<22} {:>11} {:>11} {:>7.1f} us  {}\n", k, knot.name,
                        to_string(o.dtype) + to_string(o.shape), human_bytes(knot.saved_bytes),
-                       human_bytes(knot.workspace_bytes), static_cast<double>(knot.forward_ns) * 1e-3,
-                       scope_path(knot.scope));
+                       human_bytes(knot.workspace_bytes),
+                       static_cast<double>(knot.forward_ns) * 1e-3, scope_path(knot.scope));
   }
   return out + fmt::format("{} knots, {} saved for backward\n", size(), human_bytes(saved_bytes()));
 }
 
-std::ostream& operator<<(std::ostream& out, const Tape& tape) { return out << tape.text(); }
+std::ostream& operator<<(std::ostream& out, const Tape& tape) {
+  return out << tape.text();
+}
 
 }  // namespace quipu

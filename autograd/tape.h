@@ -2,11 +2,15 @@
 // The tape: records operators on its thread while it lives, and walks them in reverse.
 //
 // The rules it keeps:
-// - No tape, nothing recorded and nothing saved. Other threads record nothing unless they open a tape of their own.
-// - Tapes nest; the inner one records. A tensor recorded by another tape, gone or outer, is an error until detach().
+// - No tape, nothing recorded and nothing saved. Other threads record nothing unless they open a
+// tape of their own.
+// - Tapes nest; the inner one records. A tensor recorded by another tape, gone or outer, is an
+// error until detach().
 // - A walk frees every knot as soon as it is undone; a second one needs `retain`.
-// - Gradients are added into what the leaves already hold. The upstream gradient is borrowed, never added into.
-// - An exception in the middle of backward spends the tape and marks the gradients it touched as partial.
+// - Gradients are added into what the leaves already hold. The upstream gradient is borrowed, never
+// added into.
+// - An exception in the middle of backward spends the tape and marks the gradients it touched as
+// partial.
 // - Second derivatives are not supported: a tape records nothing while one is walked.
 #include <functional>
 #include <iosfwd>
@@ -35,7 +39,8 @@ class Tape {
 
   /// Adds the gradients of `loss` into every leaf that it depends on.
   void backward(const Tensor& loss, const BackwardOptions& options = {});
-  /// Gradients of `loss` with respect to some tensors, leaves or not; nothing is stored. Zeros where it does not depend.
+  /// Gradients of `loss` with respect to some tensors, leaves or not; nothing is stored. Zeros
+  /// where it does not depend.
   std::vector<Tensor> gradients(const Tensor& loss, const std::vector<Tensor>& with_respect_to,
                                 const BackwardOptions& options = {});
 
@@ -50,11 +55,13 @@ class Tape {
 };
 std::ostream& operator<<(std::ostream& out, const Tape& tape);
 
-/// Runs f(inputs) but saves the inputs only; backward runs f again. Random numbers drawn inside come out the same.
-Tensor recompute(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& inputs);
+/// Runs f(inputs) but saves the inputs only; backward runs f again. Random numbers drawn inside
+/// come out the same.
+Tensor recompute(const std::function<Tensor(const std::vector<Tensor>&)>& f,
+                 const std::vector<Tensor>& inputs);
 
-/// While it lives, the first NaN or infinity in forward or backward on this thread is an error that names the operator,
-/// the scope and the tensor.
+/// While it lives, the first NaN or infinity in forward or backward on this thread is an error that
+/// names the operator, the scope and the tensor.
 class AnomalyMode {
  public:
   AnomalyMode();

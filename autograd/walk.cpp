@@ -1,7 +1,7 @@
-// How a walk goes: the loss's slot is seeded; knots run from the last to the first, each as soon as it is reached, and
-// leave gradients in the slots of their inputs or in the leaves; a knot that ran is freed with all it saved. A view has
-// no buffer of its own: its slot is a strided part of its parent's, which is allocated (and zero-filled unless the view
-// covers it) at first touch.
+// How a walk goes: the loss's slot is seeded; knots run from the last to the first, each as soon as
+// it is reached, and leave gradients in the slots of their inputs or in the leaves; a knot that ran
+// is freed with all it saved. A view has no buffer of its own: its slot is a strided part of its
+// parent's, which is allocated (and zero-filled unless the view covers it) at first touch.
 #include "quipu/autograd/walk.h"
 
 #include <utility>
@@ -11,9 +11,12 @@
 namespace quipu {
 namespace {
 
-constexpr int longest_view_chain = 32;  // longer chains get buffers in between, so that no recursion is deep
+constexpr int longest_view_chain =
+    32;  // longer chains get buffers in between, so that no recursion is deep
 
-AutogradMeta& meta_of(const Edge& edge) { return static_cast<AutogradMeta&>(*edge.leaf); }
+AutogradMeta& meta_of(const Edge& edge) {
+  return static_cast<AutogradMeta&>(*edge.leaf);
+}
 
 Tensor new_gradient(const Shape& shape, DType dtype, Device device) {
   return empty(shape, dtype, device, Category::gradient);
@@ -27,7 +30,8 @@ Tensor copy_of(const Tensor& gradient) {
 
 }  // namespace
 
-Walk::Walk(TapeState& tape, bool retain, Walk* parent) : tape_(tape), retain_(retain), parent_(parent) {}
+Walk::Walk(TapeState& tape, bool retain, Walk* parent)
+    : tape_(tape), retain_(retain), parent_(parent) {}
 
 void Walk::request(const std::vector<Tensor>& tensors) {
   everything_ = false;
@@ -36,7 +40,8 @@ void Walk::request(const std::vector<Tensor>& tensors) {
     check(meta && (meta->leaf || meta->recorded()), "tensor ", i, " ", tensors[i].shape(),
           " has no gradient: it is neither a leaf that requires one nor recorded");
     if (meta->recorded()) {
-      check(meta->tape.get() == &tape_, "tensor ", i, " ", tensors[i].shape(), " was recorded by another tape");
+      check(meta->tape.get() == &tape_, "tensor ", i, " ", tensors[i].shape(),
+            " was recorded by another tape");
       kept_[{meta->knot, meta->output}] = Tensor();
     } else {
       own_leaves_[meta] = {Ref<AutogradMeta>(meta), Tensor()};
@@ -44,7 +49,9 @@ void Walk::request(const std::vector<Tensor>& tensors) {
   }
 }
 
-bool Walk::requested(const Edge& edge) const { return kept_.contains({edge.knot, edge.output}); }
+bool Walk::requested(const Edge& edge) const {
+  return kept_.contains({edge.knot, edge.output});
+}
 
 bool Walk::has_hooks(const Edge& edge) const {
   const OutputInfo& info = knot(edge.knot).outputs[edge.output];
@@ -87,7 +94,8 @@ void Walk::check_not_undone(std::size_t last) {
     if (!reached[k] || !needed_[k]) continue;
     const TapeState::Entry& entry = tape_.entries[k];
     check(entry.knot != nullptr, "knot ", k, " (", entry.name,
-          ") was already undone by an earlier walk of this tape; pass retain = true to the first one");
+          ") was already undone by an earlier walk of this tape; pass retain = true to the first "
+          "one");
     for (const Edge& edge : entry.knot->inputs) {
       if (edge.kind == Edge::Kind::knot) reached[edge.knot] = 1;
     }
@@ -170,7 +178,8 @@ Walk::Target Walk::target(const Edge& edge, int depth) {
     return {s.buffer, false};
   }
   const Knot& k = knot(edge.knot);
-  if (k.is_view() && depth < longest_view_chain && wants(k.inputs[0]) && !has_hooks(edge) && !requested(edge)) {
+  if (k.is_view() && depth < longest_view_chain && wants(k.inputs[0]) && !has_hooks(edge) &&
+      !requested(edge)) {
     const Target parent = target(k.inputs[0], depth + 1);
     const Tensor part = k.project(parent.buffer);
     const bool whole = part.defined() && k.covers_parent();
@@ -206,7 +215,8 @@ bool Walk::pass(const Edge& edge, const Tensor& gradient) {
   Slot& s = slot(edge);
   const Knot& k = knot(edge.knot);
   const OutputInfo& info = k.outputs[edge.output];
-  if (s.buffer.defined() || gradient.dtype() != info.dtype || gradient.shape() != info.shape) return false;
+  if (s.buffer.defined() || gradient.dtype() != info.dtype || gradient.shape() != info.shape)
+    return false;
   // A part of something larger is better added to its place at once.
   if (k.is_view() && !k.covers_parent()) return false;
   for (int d = 0; d < gradient.dim(); ++d) {
@@ -242,7 +252,8 @@ Tensor Walk::result(const Tensor& requested) const {
     gradient = own_leaves_.at(&meta).buffer;
   }
   if (!gradient.defined()) {
-    gradient = zeros(meta.shape, meta.grad_dtype.value_or(meta.dtype), meta.device, Category::gradient);
+    gradient =
+        zeros(meta.shape, meta.grad_dtype.value_or(meta.dtype), meta.device, Category::gradient);
   }
   gradient = gradient.detach();
   ensure_meta(gradient).is_gradient = true;

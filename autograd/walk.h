@@ -1,5 +1,6 @@
 #pragma once
-// One walk along a tape in reverse: where gradients are gathered, handed out and handed on. Internal to autograd/.
+// One walk along a tape in reverse: where gradients are gathered, handed out and handed on.
+// Internal to autograd/.
 #include <map>
 #include <unordered_map>
 #include <vector>
@@ -10,8 +11,9 @@ namespace quipu {
 
 class Walk {
  public:
-  /// The gradient buffer of one output. `alias`: a part of its parent's buffer, so nothing is left to do for its knot.
-  /// `passed`: handed on by someone who may still hold it, so it is copied before anything is added.
+  /// The gradient buffer of one output. `alias`: a part of its parent's buffer, so nothing is left
+  /// to do for its knot. `passed`: handed on by someone who may still hold it, so it is copied
+  /// before anything is added.
   struct Slot {
     Tensor buffer;
     bool alias = false;
@@ -38,7 +40,8 @@ class Walk {
   const Knot& knot(std::size_t index) const { return *tape_.entries[index].knot; }
   bool wants(const Edge& edge) const;
   Target target(const Edge& edge, int depth = 0);
-  /// Hands `gradient` on as the buffer of an input if there is none yet; false where it must be added instead.
+  /// Hands `gradient` on as the buffer of an input if there is none yet; false where it must be
+  /// added instead.
   bool pass(const Edge& edge, const Tensor& gradient);
   TapeState& tape() const { return tape_; }
 
@@ -59,9 +62,9 @@ class Walk {
   TapeState& tape_;
   bool retain_;
   Walk* parent_;
-  bool everything_ = true;                                   // every leaf is wanted
+  bool everything_ = true;  // every leaf is wanted
   std::vector<Slot> slots_;
-  std::vector<char> needed_;                                 // knots that lead to something wanted
+  std::vector<char> needed_;  // knots that lead to something wanted
   std::unordered_map<const AutogradMeta*, Edge> bound_;
   std::map<std::pair<std::size_t, std::uint32_t>, Tensor> kept_;  // requested outputs
   struct LeafSlot {
@@ -69,11 +72,13 @@ class Walk {
     Tensor buffer;
   };
   std::unordered_map<const AutogradMeta*, LeafSlot> own_leaves_;  // requested, or with hooks
-  std::unordered_map<const AutogradMeta*, Ref<AutogradMeta>> touched_;  // leaves whose gradient this walk changed
+  std::unordered_map<const AutogradMeta*, Ref<AutogradMeta>>
+      touched_;  // leaves whose gradient this walk changed
   const char* running_ = "";
 };
 
-/// Whether two views of one storage have an element in common; may say yes where it is too costly to tell.
+/// Whether two views of one storage have an element in common; may say yes where it is too costly
+/// to tell.
 bool may_overlap(const View& a, const View& b);
 
 /// Runs the tensor's hooks on its finished gradient.

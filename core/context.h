@@ -1,5 +1,6 @@
 #pragma once
-// What this thread is doing: which operator runs, under which user scope. The ledger, errors and knots read it.
+// What this thread is doing: which operator runs, under which user scope. The ledger, errors and
+// knots read it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,9 +12,9 @@ namespace quipu {
 using ScopeId = std::uint32_t;
 
 struct ThreadContext {
-  const char* op = nullptr;         // innermost running operator
+  const char* op = nullptr;  // innermost running operator
   ScopeId scope = 0;
-  bool timing = false;              // a tape wants to know how long operators take
+  bool timing = false;  // a tape wants to know how long operators take
   std::int64_t op_start_ns = 0;
   std::size_t workspace_bytes = 0;  // asked for by the running operator
   std::size_t saved_bytes = 0;      // saved for backward by the running operator
@@ -22,7 +23,8 @@ ThreadContext& thread_context();
 
 std::int64_t now_ns();
 
-/// Opened by every public operator: names it in the ledger, in errors and on the tape. `name` must be a literal.
+/// Opened by every public operator: names it in the ledger, in errors and on the tape. `name` must
+/// be a literal.
 class OpScope {
  public:
   explicit OpScope(const char* name) : context_(thread_context()), outer_(context_) {
@@ -40,7 +42,8 @@ class OpScope {
   ThreadContext outer_;
 };
 
-/// A name of the user's for what happens while it lives: `MemoryScope scope("layer3");`. Scopes nest.
+/// A name of the user's for what happens while it lives: `MemoryScope scope("layer3");`. Scopes
+/// nest.
 class MemoryScope {
  public:
   explicit MemoryScope(std::string_view name);

@@ -1,5 +1,6 @@
 #pragma once
-// Where a tensor lives: cpu, cuda:i, or meta imitating one of them (it computes nothing and counts every byte).
+// Where a tensor lives: cpu, cuda:i, or meta imitating one of them (it computes nothing and counts
+// every byte).
 #include <cstdint>
 #include <string>
 #include <string_view>

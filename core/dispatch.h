@@ -1,6 +1,7 @@
 #pragma once
-// The dispatch table: from (kernel, device kind) to a plain function. A header `ops/foo_kernels.h` declares kernels,
-// one line each; back ends provide them in functions that the generated `register_kernels.cpp` calls once.
+// The dispatch table: from (kernel, device kind) to a plain function. A header `ops/foo_kernels.h`
+// declares kernels, one line each; back ends provide them in functions that the generated
+// `register_kernels.cpp` calls once.
 #include <array>
 #include <string>
 
@@ -18,8 +19,12 @@ namespace detail {
 void ensure_kernels_registered();
 [[noreturn]] void throw_no_kernel(const char* kernel, DeviceKind kind);
 
-inline const View* view_of(const View& v) { return v.defined ? &v : nullptr; }
-inline const View* view_of(const Grad& g) { return g.view.defined ? &g.view : nullptr; }
+inline const View* view_of(const View& v) {
+  return v.defined ? &v : nullptr;
+}
+inline const View* view_of(const Grad& g) {
+  return g.view.defined ? &g.view : nullptr;
+}
 template <class T>
 const View* view_of(const T& t) {
   if constexpr (requires { t.first_view(); }) return t.first_view();
@@ -31,7 +36,8 @@ const View* view_of(const T& t) {
 template <class Signature>
 class Kernel;
 
-/// Called like a function; runs the version of the device that its first view lives on, nothing on meta.
+/// Called like a function; runs the version of the device that its first view lives on, nothing on
+/// meta.
 template <class... Args>
 class Kernel<void(Args...)> {
  public:

@@ -21,19 +21,27 @@ constexpr std::size_t size_of(DType t) {
   constexpr std::size_t bytes[] = {8, 4, 2, 2, 8, 4, 1, 1};
   return bytes[static_cast<int>(t)];
 }
-constexpr bool is_floating(DType t) { return t <= DType::f16; }
-constexpr bool is_integral(DType t) { return !is_floating(t) && t != DType::boolean; }
-constexpr bool is_reduced(DType t) { return t == DType::bf16 || t == DType::f16; }
+constexpr bool is_floating(DType t) {
+  return t <= DType::f16;
+}
+constexpr bool is_integral(DType t) {
+  return !is_floating(t) && t != DType::boolean;
+}
+constexpr bool is_reduced(DType t) {
+  return t == DType::bf16 || t == DType::f16;
+}
 
 /// Distance from 1 to the next number of a floating type.
 double epsilon_of(DType t);
 
 /// "f32", "bool", ...
 const char* name_of(DType t);
-inline std::string to_string(DType t) { return name_of(t); }
+inline std::string to_string(DType t) {
+  return name_of(t);
+}
 
-/// The type of `a op b`: floating beats integer beats bool, then the wider one; bf16 with f16 gives f32.
-/// A scalar beside a tensor takes the tensor's type and never changes it.
+/// The type of `a op b`: floating beats integer beats bool, then the wider one; bf16 with f16 gives
+/// f32. A scalar beside a tensor takes the tensor's type and never changes it.
 DType promote(DType a, DType b);
 
 /// The type that a kernel computes in: f64 for f64, i64 for integers and bool, f32 for the rest.
@@ -61,13 +69,21 @@ inline constexpr DType dtype_of = [] {
   static_assert(sizeof(T) == 0, "no quipu dtype for this C++ type");
   return DType::f64;
 }();
-template <> inline constexpr DType dtype_of<double> = DType::f64;
-template <> inline constexpr DType dtype_of<float> = DType::f32;
-template <> inline constexpr DType dtype_of<BFloat16> = DType::bf16;
-template <> inline constexpr DType dtype_of<Half> = DType::f16;
-template <> inline constexpr DType dtype_of<std::int64_t> = DType::i64;
-template <> inline constexpr DType dtype_of<std::int32_t> = DType::i32;
-template <> inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
-template <> inline constexpr DType dtype_of<bool> = DType::boolean;
+template <>
+inline constexpr DType dtype_of<double> = DType::f64;
+template <>
+inline constexpr DType dtype_of<float> = DType::f32;
+template <>
+inline constexpr DType dtype_of<BFloat16> = DType::bf16;
+template <>
+inline constexpr DType dtype_of<Half> = DType::f16;
+template <>
+inline constexpr DType dtype_of<std::int64_t> = DType::i64;
+template <>
+inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <>
+inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
+template <>
+inline constexpr DType dtype_of<bool> = DType::boolean;
 
 }  // namespace quipu

@@ -30,11 +30,21 @@ class OutOfMemory : public Error {
 
 namespace detail {
 
-inline void append(std::string& s, std::string_view part) { s += part; }
-inline void append(std::string& s, const std::string& part) { s += part; }
-inline void append(std::string& s, const char* part) { s += part; }
-inline void append(std::string& s, char part) { s += part; }
-inline void append(std::string& s, bool part) { s += part ? "true" : "false"; }
+inline void append(std::string& s, std::string_view part) {
+  s += part;
+}
+inline void append(std::string& s, const std::string& part) {
+  s += part;
+}
+inline void append(std::string& s, const char* part) {
+  s += part;
+}
+inline void append(std::string& s, char part) {
+  s += part;
+}
+inline void append(std::string& s, bool part) {
+  s += part ? "true" : "false";
+}
 void append_double(std::string& s, double part);
 
 template <class T>
@@ -69,13 +79,15 @@ template <class... Parts>
 /// A user's mistake unless `ok`. Parts are only joined on failure.
 template <class... Parts>
 void check(bool ok, const Parts&... parts) {
-  if (!ok) [[unlikely]] fail(parts...);
+  if (!ok) [[unlikely]]
+    fail(parts...);
 }
 
 /// Our own bug unless `ok`.
 template <class... Parts>
 void ensure(bool ok, const Parts&... parts) {
-  if (!ok) [[unlikely]] detail::throw_internal(detail::concat(parts...));
+  if (!ok) [[unlikely]]
+    detail::throw_internal(detail::concat(parts...));
 }
 
 }  // namespace quipu

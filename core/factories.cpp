@@ -10,10 +10,13 @@ namespace quipu {
 
 Tensor empty(const Shape& shape, DType dtype, Device device, Category category) {
   const auto bytes = static_cast<std::size_t>(numel(shape)) * size_of(dtype);
-  return Tensor(Ref<Storage>(new Storage(bytes, device, category)), 0, shape, contiguous_strides(shape), dtype);
+  return Tensor(Ref<Storage>(new Storage(bytes, device, category)), 0, shape,
+                contiguous_strides(shape), dtype);
 }
 
-Tensor empty_like(const Tensor& x) { return empty(x.shape(), x.dtype(), x.device()); }
+Tensor empty_like(const Tensor& x) {
+  return empty(x.shape(), x.dtype(), x.device());
+}
 
 Tensor workspace(const Shape& shape, DType dtype, Device device) {
   return empty(shape, dtype, device, Category::workspace);
@@ -34,7 +37,9 @@ Tensor zeros(const Shape& shape, DType dtype, Device device, Category category) 
   return o;
 }
 
-Tensor zeros_like(const Tensor& x) { return zeros(x.shape(), x.dtype(), x.device()); }
+Tensor zeros_like(const Tensor& x) {
+  return zeros(x.shape(), x.dtype(), x.device());
+}
 
 Tensor ones(const Shape& shape, DType dtype, Device device) {
   const OpScope op("ones");
@@ -43,7 +48,9 @@ Tensor ones(const Shape& shape, DType dtype, Device device) {
   return o;
 }
 
-Tensor scalar_tensor(const Scalar& value, DType dtype, Device device) { return full({}, value, dtype, device); }
+Tensor scalar_tensor(const Scalar& value, DType dtype, Device device) {
+  return full({}, value, dtype, device);
+}
 
 namespace {
 
@@ -51,8 +58,8 @@ namespace {
 Tensor ramp(double start, double step, std::int64_t count, DType dtype, Device device) {
   const double last = start + step * static_cast<double>(std::max<std::int64_t>(count, 1) - 1);
   if (!is_floating(dtype) && count > 0) {
-    check(std::abs(start) <= 0x1p53 && std::abs(last) <= 0x1p53, "whole numbers from ", start, " to ", last,
-          " are not exact beyond 2^53");
+    check(std::abs(start) <= 0x1p53 && std::abs(last) <= 0x1p53, "whole numbers from ", start,
+          " to ", last, " are not exact beyond 2^53");
     check_value(static_cast<std::int64_t>(start), dtype);
     check_value(static_cast<std::int64_t>(last), dtype);
   }
@@ -61,7 +68,9 @@ Tensor ramp(double start, double step, std::int64_t count, DType dtype, Device d
   return o;
 }
 
-void check_whole_count(std::int64_t n, const char* what) { check(n >= 0, what, " is ", n, ", but must not be negative"); }
+void check_whole_count(std::int64_t n, const char* what) {
+  check(n >= 0, what, " is ", n, ", but must not be negative");
+}
 
 /// Some elements of a tensor, `step` apart.
 Tensor strided_part(const Tensor& x, std::int64_t offset, std::int64_t count, std::int64_t step) {
@@ -78,12 +87,12 @@ Tensor arange(std::int64_t end, DType dtype, Device device) {
 
 Tensor arange(double start, double end, double step, DType dtype, Device device) {
   const OpScope op("arange");
-  check(std::isfinite(start) && std::isfinite(end) && std::isfinite(step) && step != 0, "start ", start, ", end ",
-        end, " and step ", step, " must be finite and the step not 0");
+  check(std::isfinite(start) && std::isfinite(end) && std::isfinite(step) && step != 0, "start ",
+        start, ", end ", end, " and step ", step, " must be finite and the step not 0");
   const double count = std::ceil((end - start) / step);
   check(count < 0x1p59, "from ", start, " to ", end, " by ", step, " are too many elements");
-  check(is_floating(dtype) || (start == std::trunc(start) && step == std::trunc(step)),
-        "start ", start, " and step ", step, " must be whole numbers for type ", dtype);
+  check(is_floating(dtype) || (start == std::trunc(start) && step == std::trunc(step)), "start ",
+        start, " and step ", step, " must be whole numbers for type ", dtype);
   return ramp(start, step, count > 0 ? static_cast<std::int64_t>(count) : 0, dtype, device);
 }
 
@@ -91,9 +100,12 @@ Tensor linspace(double start, double end, std::int64_t count, DType dtype, Devic
   const OpScope op("linspace");
   check_whole_count(count, "count");
   check(is_floating(dtype), "type ", dtype, " is not a floating one");
-  check(std::isfinite(end - start), "start ", start, ", end ", end, " and their distance must be finite");
-  Tensor o = ramp(start, count > 1 ? (end - start) / static_cast<double>(count - 1) : 0, count, dtype, device);
-  if (count > 1) fill_kernel(strided_part(o, count - 1, 1, 1), end);  // exactly, whatever the steps sum to
+  check(std::isfinite(end - start), "start ", start, ", end ", end,
+        " and their distance must be finite");
+  Tensor o = ramp(start, count > 1 ? (end - start) / static_cast<double>(count - 1) : 0, count,
+                  dtype, device);
+  if (count > 1)
+    fill_kernel(strided_part(o, count - 1, 1, 1), end);  // exactly, whatever the steps sum to
   return o;
 }
 
@@ -109,12 +121,15 @@ Tensor eye(std::int64_t n, DType dtype, Device device) {
 namespace {
 
 /// What a call that draws n values may use.
-PhiloxState draw(Generator& g, std::int64_t n) { return g.reserve(philox_counters(n)); }
+PhiloxState draw(Generator& g, std::int64_t n) {
+  return g.reserve(philox_counters(n));
+}
 
 /// o = values in host memory, row-major, of another type perhaps.
 void write_values(const Tensor& o, const void* data, DType source) {
   if (o.device().is_meta() || o.numel() == 0) return;
-  const View values{const_cast<void*>(data), o.shape(), contiguous_strides(o.shape()), source, cpu, true};
+  const View values{
+      const_cast<void*>(data), o.shape(), contiguous_strides(o.shape()), source, cpu, true};
   if (o.device().is_cpu()) return copy_kernel(o, values);
   const Tensor host = workspace(o.shape(), o.dtype(), cpu);
   copy_kernel(host, values);
@@ -125,7 +140,8 @@ void write_values(const Tensor& o, const void* data, DType source) {
 
 Tensor rand(const Shape& shape, DType dtype, Device device, Generator& g) {
   const OpScope op("rand");
-  check(is_floating(dtype), "type ", dtype, " is not a floating one; whole numbers come from randint()");
+  check(is_floating(dtype), "type ", dtype,
+        " is not a floating one; whole numbers come from randint()");
   Tensor o = empty(shape, dtype, device);
   random_uniform_kernel(o, draw(g, o.numel()));
   return o;
@@ -139,10 +155,12 @@ Tensor randn(const Shape& shape, DType dtype, Device device, Generator& g) {
   return o;
 }
 
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype, Device device, Generator& g) {
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype, Device device,
+               Generator& g) {
   const OpScope op("randint");
   check(low < high, "the range [", low, ", ", high, ") is empty");
-  check(dtype != DType::boolean, "type bool is not a number; compare rand() with a probability instead");
+  check(dtype != DType::boolean,
+        "type bool is not a number; compare rand() with a probability instead");
   check_value(low, dtype);
   check_value(high - 1, dtype);
   Tensor o = empty(shape, dtype, device);

@@ -1,5 +1,6 @@
 #pragma once
-// The few kernels that core/ and autograd/ themselves need; every back end provides them like any other.
+// The few kernels that core/ and autograd/ themselves need; every back end provides them like any
+// other.
 #include "quipu/core/dispatch.h"
 #include "quipu/core/random.h"
 #include "quipu/core/scalar.h"
@@ -10,12 +11,16 @@ namespace quipu {
 inline constinit Kernel<void(View o, Scalar value)> fill_kernel{"fill"};
 /// o = x, cast; x has the shape of o (strides may be 0).
 inline constinit Kernel<void(View o, View x)> copy_kernel{"copy"};
-/// Adds or writes x into a gradient, cast; dimensions that the gradient lacks or has with size 1 are summed.
+/// Adds or writes x into a gradient, cast; dimensions that the gradient lacks or has with size 1
+/// are summed.
 inline constinit Kernel<void(Grad g, View x)> add_into_kernel{"add_into"};
 /// The linear index of the first element that is NaN or infinite, -1 when all are finite.
-inline constinit Kernel<void(View x, std::int64_t* first_bad)> find_nonfinite_kernel{"find_nonfinite"};
-/// Whole numbers in [low, high), a uniform in [0, 1), a standard normal: one position each, row-major.
-inline constinit Kernel<void(View o, PhiloxState, std::int64_t low, std::int64_t high)> random_int_kernel{"random_int"};
+inline constinit Kernel<void(View x, std::int64_t* first_bad)> find_nonfinite_kernel{
+    "find_nonfinite"};
+/// Whole numbers in [low, high), a uniform in [0, 1), a standard normal: one position each,
+/// row-major.
+inline constinit Kernel<void(View o, PhiloxState, std::int64_t low, std::int64_t high)>
+    random_int_kernel{"random_int"};
 inline constinit Kernel<void(View o, PhiloxState)> random_uniform_kernel{"random_uniform"};
 inline constinit Kernel<void(View o, PhiloxState)> random_normal_kernel{"random_normal"};
 /// o[i] = start + step * i, 1-d.

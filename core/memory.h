@@ -1,10 +1,11 @@
 #pragma once
 // The ledger: how much memory a device holds, who holds it, and who held it at the peak.
 //
-// Every block is entered with its category, the operator that asked for it and the user's scope. Counted are the
-// requested bytes rounded up to 512, never the cached block that they landed in; the difference is part of
-// `reserved`. So the figures do not depend on history, and `meta` gives the same ones as the device it imitates.
-// Outside the ledger: fixed tiles of at most 256 KiB a thread, and small objects of the host.
+// Every block is entered with its category, the operator that asked for it and the user's scope.
+// Counted are the requested bytes rounded up to 512, never the cached block that they landed in;
+// the difference is part of `reserved`. So the figures do not depend on history, and `meta` gives
+// the same ones as the device it imitates. Outside the ledger: fixed tiles of at most 256 KiB a
+// thread, and small objects of the host.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +31,7 @@ struct MemoryStats {
   std::size_t requested = 0;  // live bytes as asked for, before rounding
   std::size_t limit = 0;      // 0: none
   std::size_t live_blocks = 0;
-  std::uint64_t allocations = 0;  // since start
+  std::uint64_t allocations = 0;                          // since start
   std::array<std::size_t, category_count> by_category{};  // sums to `current`
 };
 
@@ -69,9 +70,11 @@ std::size_t set_memory_limit(Device device, std::size_t bytes);
 void release_cached(Device device);
 void release_cached();  // of all devices
 
-/// Off: every block goes straight to and from the system (also QUIPU_NO_CACHE=1). Returns the old setting.
+/// Off: every block goes straight to and from the system (also QUIPU_NO_CACHE=1). Returns the old
+/// setting.
 bool set_caching(bool on);
-/// On: fresh and freed blocks are filled with NaN bits (also QUIPU_POISON=1). Returns the old setting.
+/// On: fresh and freed blocks are filled with NaN bits (also QUIPU_POISON=1). Returns the old
+/// setting.
 bool set_poison(bool on);
 
 /// Every device that has held memory so far.

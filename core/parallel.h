@@ -1,13 +1,14 @@
 #pragma once
-// The thread pool. Work is cut into chunks by size alone, never by the number of threads, so that results are the
-// same bits on one thread and on many.
+// The thread pool. Work is cut into chunks by size alone, never by the number of threads, so that
+// results are the same bits on one thread and on many.
 #include <cstdint>
 #include <type_traits>
 
 namespace quipu {
 
 int num_threads();
-/// Returns the old number; 0 asks for all cores. Also QUIPU_NUM_THREADS. Call it while no operator runs.
+/// Returns the old number; 0 asks for all cores. Also QUIPU_NUM_THREADS. Call it while no operator
+/// runs.
 int set_num_threads(int threads);
 
 namespace detail {
@@ -16,9 +17,10 @@ namespace detail {
 class ChunkFunction {
  public:
   template <class F>
-    requires(!std::is_same_v<F, ChunkFunction>)  // a copy must not refer to the original
-  ChunkFunction(F& f)
-      : object_(&f), call_([](void* o, std::int64_t b, std::int64_t e) { (*static_cast<F*>(o))(b, e); }) {}
+  requires(!std::is_same_v<F, ChunkFunction>)  // a copy must not refer to the original
+      ChunkFunction(F& f)
+      : object_(&f),
+        call_([](void* o, std::int64_t b, std::int64_t e) { (*static_cast<F*>(o))(b, e); }) {}
   void operator()(std::int64_t begin, std::int64_t end) const { call_(object_, begin, end); }
 
  private:
@@ -30,8 +32,9 @@ void parallel_for(std::int64_t n, std::int64_t grain, ChunkFunction f);
 
 }  // namespace detail
 
-/// Calls f(begin, end) for consecutive chunks of `grain` (the last may be shorter) that cover [0, n), in parallel.
-/// Inside another parallel_for it runs inline. An exception is passed on to the caller.
+/// Calls f(begin, end) for consecutive chunks of `grain` (the last may be shorter) that cover [0,
+/// n), in parallel. Inside another parallel_for it runs inline. An exception is passed on to the
+/// caller.
 template <class F>
 void parallel_for(std::int64_t n, std::int64_t grain, F&& f) {
   detail::parallel_for(n, grain, detail::ChunkFunction(f));

@@ -1,6 +1,6 @@
 #pragma once
-// Philox random numbers: value i of a call depends on the seed and its position alone, so bits are the same on every
-// device and for any number of threads.
+// Philox random numbers: value i of a call depends on the seed and its position alone, so bits are
+// the same on every device and for any number of threads.
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -35,7 +35,9 @@ Generator& default_generator();
 void manual_seed(std::uint64_t seed);
 
 /// What to reserve for a call that draws n values: kernels use at most one counter for two of them.
-constexpr std::uint64_t philox_counters(std::int64_t n) { return static_cast<std::uint64_t>(n) / 2 + 1; }
+constexpr std::uint64_t philox_counters(std::int64_t n) {
+  return static_cast<std::uint64_t>(n) / 2 + 1;
+}
 
 /// Philox4x32-10 of one counter.
 std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t counter);

@@ -19,7 +19,9 @@ class Scalar {
         kind_(std::same_as<T, bool> ? Kind::boolean : Kind::whole) {}
 
   double real() const { return real_; }
-  std::int64_t whole() const { return kind_ == Kind::real ? static_cast<std::int64_t>(real_) : whole_; }
+  std::int64_t whole() const {
+    return kind_ == Kind::real ? static_cast<std::int64_t>(real_) : whole_;
+  }
   bool is_real() const { return kind_ == Kind::real; }
   /// f32 for a real number, i64 for a whole one, bool for a truth value.
   DType natural_dtype() const {
@@ -37,7 +39,8 @@ std::string to_string(const Scalar& s);
 
 /// Throws unless `s` can stand beside a tensor of `dtype` without losing its fraction.
 void check_scalar(const Scalar& s, DType dtype);
-/// Throws unless an element of `dtype` can be `s`: as check_scalar, and a whole number must be in range.
+/// Throws unless an element of `dtype` can be `s`: as check_scalar, and a whole number must be in
+/// range.
 void check_value(const Scalar& s, DType dtype);
 
 }  // namespace quipu

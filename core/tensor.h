@@ -1,5 +1,6 @@
 #pragma once
-// Tensor: a cheap handle on (storage, offset, shape, strides, dtype, device). Copies of a handle are the same tensor.
+// Tensor: a cheap handle on (storage, offset, shape, strides, dtype, device). Copies of a handle
+// are the same tensor.
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -21,7 +22,8 @@
 namespace quipu {
 
 class Tensor;
-/// Called with the finished gradient of a tensor; returns what to use instead, or an undefined tensor to keep it.
+/// Called with the finished gradient of a tensor; returns what to use instead, or an undefined
+/// tensor to keep it.
 using Hook = std::function<Tensor(const Tensor& gradient)>;
 
 /// One entry of `x(...)`: an index, a range, everything, a new axis, or the rest.
@@ -68,7 +70,8 @@ class Tensor {
   Storage& storage() const { return *impl().storage; }
   bool same_as(const Tensor& other) const { return impl_ == other.impl_; }
 
-  /// The elements, on the CPU and in the tensor's own type. Writing through it is not seen by version checks.
+  /// The elements, on the CPU and in the tensor's own type. Writing through it is not seen by
+  /// version checks.
   template <class T>
   T* data() const {
     check_access(dtype_of<T>);
@@ -81,17 +84,20 @@ class Tensor {
   /// The one element of a one-element tensor. On meta there is none: an error.
   double item() const;
   std::int64_t item_int() const;
-  /// All elements in row-major order, converted. Whole numbers beyond 2^53 are rounded; read_values is exact.
+  /// All elements in row-major order, converted. Whole numbers beyond 2^53 are rounded; read_values
+  /// is exact.
   std::vector<double> to_vector() const;
 
   // Views: they share storage, and gradients flow through them.
-  Tensor reshape(const Shape& shape) const;  // one size may be -1; copies when strides do not allow a view
-  Tensor view(const Shape& shape) const;     // as reshape, but an error where a copy would be needed
+  Tensor reshape(
+      const Shape& shape) const;  // one size may be -1; copies when strides do not allow a view
+  Tensor view(const Shape& shape) const;  // as reshape, but an error where a copy would be needed
   Tensor flatten() const { return reshape({-1}); }
   Tensor transpose(int a, int b) const;
   Tensor t() const;  // the two last dimensions swapped
   Tensor permute(const Dims& order) const;
-  Tensor slice(int dim, std::int64_t start, std::optional<std::int64_t> stop = {}, std::int64_t step = 1) const;
+  Tensor slice(int dim, std::int64_t start, std::optional<std::int64_t> stop = {},
+               std::int64_t step = 1) const;
   Tensor select(int dim, std::int64_t index) const;
   Tensor unsqueeze(int dim) const;
   Tensor squeeze() const;
@@ -123,9 +129,12 @@ class Tensor {
   const Tensor& mul_(const Scalar& value) const;
   const Tensor& div_(const Tensor& other) const;
   const Tensor& clamp_(const Scalar& low, const Scalar& high) const;
-  const Tensor& lerp_(const Tensor& end, const Scalar& weight) const;  // this += weight * (end - this)
-  const Tensor& addcmul_(const Tensor& a, const Tensor& b, const Scalar& scale = 1) const;  // += scale * a * b
-  const Tensor& addcdiv_(const Tensor& a, const Tensor& b, const Scalar& scale = 1) const;  // += scale * a / b
+  const Tensor& lerp_(const Tensor& end,
+                      const Scalar& weight) const;  // this += weight * (end - this)
+  const Tensor& addcmul_(const Tensor& a, const Tensor& b,
+                         const Scalar& scale = 1) const;  // += scale * a * b
+  const Tensor& addcdiv_(const Tensor& a, const Tensor& b,
+                         const Scalar& scale = 1) const;  // += scale * a / b
   const Tensor& operator+=(const Tensor& other) const { return add_(other); }
   const Tensor& operator-=(const Tensor& other) const { return sub_(other); }
   const Tensor& operator*=(const Tensor& other) const { return mul_(other); }
@@ -136,7 +145,7 @@ class Tensor {
   bool requires_grad() const;  // a leaf that asked for a gradient, or recorded on a living tape
   Tensor grad() const;         // undefined when there is none
   void set_grad(const Tensor& gradient) const;
-  void zero_grad() const;      // drops the gradient; its memory is free again
+  void zero_grad() const;  // drops the gradient; its memory is free again
   /// The type that its gradient is summed in; the tensor's own unless set.
   const Tensor& set_grad_dtype(DType dtype) const;
   /// True after an error in the middle of backward, until zero_grad().
@@ -157,7 +166,8 @@ class Tensor {
     DType dtype = DType::f32;
   };
   Impl& impl() const {
-    if (!impl_) [[unlikely]] throw_undefined();
+    if (!impl_) [[unlikely]]
+      throw_undefined();
     return *impl_;
   }
   [[noreturn]] static void throw_undefined();
@@ -167,36 +177,42 @@ class Tensor {
 };
 
 // Factories. dtype defaults to f32, device to the CPU.
-Tensor empty(const Shape& shape, DType dtype = f32, Device device = {}, Category category = Category::output);
+Tensor empty(const Shape& shape, DType dtype = f32, Device device = {},
+             Category category = Category::output);
 Tensor empty_like(const Tensor& x);
 /// Scratch memory of the running operator; dies with it.
 Tensor workspace(const Shape& shape, DType dtype, Device device);
-Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {}, Category category = Category::output);
+Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {},
+             Category category = Category::output);
 Tensor zeros_like(const Tensor& x);
 Tensor ones(const Shape& shape, DType dtype = f32, Device device = {});
 Tensor full(const Shape& shape, const Scalar& value, DType dtype = f32, Device device = {});
 Tensor arange(std::int64_t end, DType dtype = i64, Device device = {});
 Tensor arange(double start, double end, double step, DType dtype = f32, Device device = {});
-Tensor linspace(double start, double end, std::int64_t count, DType dtype = f32, Device device = {});
+Tensor linspace(double start, double end, std::int64_t count, DType dtype = f32,
+                Device device = {});
 Tensor eye(std::int64_t n, DType dtype = f32, Device device = {});
-Tensor rand(const Shape& shape, DType dtype = f32, Device device = {}, Generator& g = default_generator());
-Tensor randn(const Shape& shape, DType dtype = f32, Device device = {}, Generator& g = default_generator());
+Tensor rand(const Shape& shape, DType dtype = f32, Device device = {},
+            Generator& g = default_generator());
+Tensor randn(const Shape& shape, DType dtype = f32, Device device = {},
+             Generator& g = default_generator());
 /// Whole numbers in [low, high).
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype = i64, Device device = {},
-               Generator& g = default_generator());
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype = i64,
+               Device device = {}, Generator& g = default_generator());
 Tensor randperm(std::int64_t n, Device device = {}, Generator& g = default_generator());
 
 /// A copy of the values, row-major: from({1.0, 2.0}), from(v, {2, 3}), from(v, {2, 3}, bf16).
 Tensor from_bytes(const void* data, DType source, const Shape& shape, DType dtype, Device device);
 template <class T>
-Tensor from(std::span<const T> values, const Shape& shape, DType dtype = dtype_of<T>, Device device = {}) {
+Tensor from(std::span<const T> values, const Shape& shape, DType dtype = dtype_of<T>,
+            Device device = {}) {
   check(numel(shape) == static_cast<std::int64_t>(values.size()), "from: ", values.size(),
         " values do not fill shape ", shape);
   return from_bytes(values.data(), dtype_of<T>, shape, dtype, device);
 }
 template <class T>
-  requires(!std::same_as<T, bool>)
-Tensor from(const std::vector<T>& values, const Shape& shape, DType dtype = dtype_of<T>, Device device = {}) {
+requires(!std::same_as<T, bool>) Tensor from(const std::vector<T>& values, const Shape& shape,
+                                             DType dtype = dtype_of<T>, Device device = {}) {
   return from(std::span<const T>(values), shape, dtype, device);
 }
 template <class T>
@@ -205,21 +221,23 @@ Tensor from(std::initializer_list<T> values, DType dtype = dtype_of<T>, Device d
               Shape{static_cast<std::int64_t>(values.size())}, dtype, device);
 }
 template <class T>
-Tensor from(std::initializer_list<T> values, const Shape& shape, DType dtype = dtype_of<T>, Device device = {}) {
+Tensor from(std::initializer_list<T> values, const Shape& shape, DType dtype = dtype_of<T>,
+            Device device = {}) {
   return from(std::span<const T>(values.begin(), values.size()), shape, dtype, device);
 }
 /// A tensor with no dimensions.
 Tensor scalar_tensor(const Scalar& value, DType dtype = f32, Device device = {});
 
-/// Copies all elements in row-major order, converted to `dtype`, to host memory. On the CPU it allocates nothing, so
-/// reading a value leaves the ledger alone.
+/// Copies all elements in row-major order, converted to `dtype`, to host memory. On the CPU it
+/// allocates nothing, so reading a value leaves the ledger alone.
 void read_values(const Tensor& x, DType dtype, void* to);
 
-/// How far two tensors are apart. `ok` is false when shapes or dtypes differ or a NaN stands on one side only.
+/// How far two tensors are apart. `ok` is false when shapes or dtypes differ or a NaN stands on one
+/// side only.
 struct Difference {
   bool ok = false;
-  double largest = 0;    // |a - b| at the worst entry
-  std::string text;      // names the worst entry
+  double largest = 0;  // |a - b| at the worst entry
+  std::string text;    // names the worst entry
   explicit operator bool() const { return ok; }
 };
 struct Tolerance {
@@ -228,7 +246,9 @@ struct Tolerance {
   bool equal_nan = false;          // otherwise NaN is never equal
 };
 Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance = {});
-inline bool allclose(const Tensor& a, const Tensor& b, const Tolerance& t = {}) { return compare(a, b, t).ok; }
+inline bool allclose(const Tensor& a, const Tensor& b, const Tolerance& t = {}) {
+  return compare(a, b, t).ok;
+}
 /// Same shape, dtype and bits.
 bool same_bits(const Tensor& a, const Tensor& b);
 

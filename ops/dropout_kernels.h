@@ -5,8 +5,8 @@
 
 namespace quipu {
 
-/// o (=|+=) x / (1 - p) where the uniform at this row-major position is at least p, else 0. The mask is not stored:
-/// backward draws it again from the same state.
+/// o (=|+=) x / (1 - p) where the uniform at this row-major position is at least p, else 0. The
+/// mask is not stored: backward draws it again from the same state.
 inline constinit Kernel<void(View x, Grad o, double p, PhiloxState)> dropout_kernel{"dropout"};
 
 }  // namespace quipu

@@ -1,16 +1,19 @@
 #pragma once
-// What a back end provides for reading and adding at indices. Index tensors are i64 or i32; one out of range throws an
-// Error that names the operator, the position and the bound.
+// What a back end provides for reading and adding at indices. Index tensors are i64 or i32; one out
+// of range throws an Error that names the operator, the position and the bound.
 #include "quipu/core/dispatch.h"
 
 namespace quipu {
 
 /// o[.., i, ..] (=|+=) x[.., index[.., i, ..], ..]; index and o have one shape.
 inline constinit Kernel<void(View x, View index, Grad o, int axis)> gather_kernel{"gather"};
-/// o[.., index[.., i, ..], ..] += x[.., i, ..]; index and x have one shape. Adds in index order: same bits always.
-inline constinit Kernel<void(View o, View index, View x, int axis)> scatter_add_kernel{"scatter_add"};
+/// o[.., index[.., i, ..], ..] += x[.., i, ..]; index and x have one shape. Adds in index order:
+/// same bits always.
+inline constinit Kernel<void(View o, View index, View x, int axis)> scatter_add_kernel{
+    "scatter_add"};
 /// o[.., i, ..] = x[.., index[i], ..]; index is 1-d.
-inline constinit Kernel<void(View x, View index, View o, int axis)> index_select_kernel{"index_select"};
+inline constinit Kernel<void(View x, View index, View o, int axis)> index_select_kernel{
+    "index_select"};
 /// o[.., index[i], ..] += x[.., i, ..]; index is 1-d. Adds in index order: same bits always.
 inline constinit Kernel<void(View o, View index, View x, int axis)> index_add_kernel{"index_add"};
 

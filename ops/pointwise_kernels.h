@@ -1,6 +1,6 @@
 #pragma once
-// What a back end provides for every pointwise operator and its backward: one map and one map-and-sum, over operands
-// that are views or scalars.
+// What a back end provides for every pointwise operator and its backward: one map and one
+// map-and-sum, over operands that are views or scalars.
 #include <array>
 #include <initializer_list>
 
@@ -10,11 +10,12 @@
 
 namespace quipu {
 
-/// The function applied to each element: a, b, c are the operands in order. Computed in f64 if an operand is f64, in
-/// f32 if one is another floating type, else in i64 (where only those marked * exist).
+/// The function applied to each element: a, b, c are the operands in order. Computed in f64 if an
+/// operand is f64, in f32 if one is another floating type, else in i64 (where only those marked *
+/// exist).
 enum class Pointwise : std::uint8_t {
-  copy,           // * a
-  neg,            // * -a
+  copy,  // * a
+  neg,   // * -a
   exp,
   log,
   sqrt,
@@ -22,45 +23,51 @@ enum class Pointwise : std::uint8_t {
   tanh,
   sin,
   cos,
-  abs,            // * |a|
-  sign,           // * -1, 0 or 1; NaN stays NaN
-  reciprocal,     // 1 / a
-  logical_not,    // * a == 0
-  add,            // * a + b
-  sub,            // * a - b
-  mul,            // * a * b
-  div,            // a / b
-  pow,            // a ^ b
-  maximum,        // * NaN wins
-  minimum,        // * NaN wins
-  eq, ne, lt, le, gt, ge,        // * 1 or 0
-  logical_and, logical_or,       // * 1 or 0
-  where,          // * a ? b : c
-  clamp,          // * min(max(a, b), c); NaN stays NaN
-  fma,            // * a + b * c
+  abs,          // * |a|
+  sign,         // * -1, 0 or 1; NaN stays NaN
+  reciprocal,   // 1 / a
+  logical_not,  // * a == 0
+  add,          // * a + b
+  sub,          // * a - b
+  mul,          // * a * b
+  div,          // a / b
+  pow,          // a ^ b
+  maximum,      // * NaN wins
+  minimum,      // * NaN wins
+  eq,
+  ne,
+  lt,
+  le,
+  gt,
+  ge,  // * 1 or 0
+  logical_and,
+  logical_or,  // * 1 or 0
+  where,       // * a ? b : c
+  clamp,       // * min(max(a, b), c); NaN stays NaN
+  fma,         // * a + b * c
   // For backward; d is the upstream gradient.
-  square_difference,  // (a - b)^2
-  exp_difference,     // exp(a - b); 0 where a is -infinity
-  mul_exp_difference, // a * exp(b - c); 0 where b is -infinity
-  mul_neg,        // -a * b
-  sqrt_grad,      // d=a, o=b: a / (2 b)
-  rsqrt_grad,     // d=a, o=b: -a b^3 / 2
-  tanh_grad,      // d=a, o=b: a (1 - b^2)
-  sin_grad,       // d=a, x=b: a cos b
-  cos_grad,       // d=a, x=b: -a sin b
-  abs_grad,       // d=a, x=b: a sign b
-  div_grad_b,     // d=a, o=b, y=c: -a b / c
-  pow_grad_a,     // d=a, x=b, y=c: a c b^(c-1); 0 where c is 0
-  pow_grad_b,     // d=a, x=b, o=c: a c log b; 0 where b is 0
-  where_first,    // condition=a, d=b: a ? b : 0
-  where_second,   // condition=a, d=b: a ? 0 : b
-  maximum_grad,   // d=a, x=b, y=c: what max(b, c) passes to b: all where b > c, half where equal
-  minimum_grad,   // likewise for min
-  clamp_grad_low,  // d=a, x=b, low=c: a where b >= c
-  clamp_grad_high, // d=a, x=b, high=c: a where b <= c
-  mul_difference,  // a * (b - c)
-  mul_mul,         // * a * b * c
-  mul_div,         // a * b / c
+  square_difference,   // (a - b)^2
+  exp_difference,      // exp(a - b); 0 where a is -infinity
+  mul_exp_difference,  // a * exp(b - c); 0 where b is -infinity
+  mul_neg,             // -a * b
+  sqrt_grad,           // d=a, o=b: a / (2 b)
+  rsqrt_grad,          // d=a, o=b: -a b^3 / 2
+  tanh_grad,           // d=a, o=b: a (1 - b^2)
+  sin_grad,            // d=a, x=b: a cos b
+  cos_grad,            // d=a, x=b: -a sin b
+  abs_grad,            // d=a, x=b: a sign b
+  div_grad_b,          // d=a, o=b, y=c: -a b / c
+  pow_grad_a,          // d=a, x=b, y=c: a c b^(c-1); 0 where c is 0
+  pow_grad_b,          // d=a, x=b, o=c: a c log b; 0 where b is 0
+  where_first,         // condition=a, d=b: a ? b : 0
+  where_second,        // condition=a, d=b: a ? 0 : b
+  maximum_grad,     // d=a, x=b, y=c: what max(b, c) passes to b: all where b > c, half where equal
+  minimum_grad,     // likewise for min
+  clamp_grad_low,   // d=a, x=b, low=c: a where b >= c
+  clamp_grad_high,  // d=a, x=b, high=c: a where b <= c
+  mul_difference,   // a * (b - c)
+  mul_mul,          // * a * b * c
+  mul_div,          // a * b / c
 };
 
 /// A view or a scalar.
@@ -74,14 +81,16 @@ struct Operand {
   bool is_scalar = false;
 };
 
-/// Up to three operands, given with the shape that the function runs over (views are broadcast to it).
+/// Up to three operands, given with the shape that the function runs over (views are broadcast to
+/// it).
 struct Operands {
   Operands(std::initializer_list<Operand> list) {
     for (const Operand& o : list) items[static_cast<std::size_t>(count++)] = o;
   }
   const View* first_view() const {
     for (int i = 0; i < count; ++i) {
-      if (!items[static_cast<std::size_t>(i)].is_scalar) return &items[static_cast<std::size_t>(i)].view;
+      if (!items[static_cast<std::size_t>(i)].is_scalar)
+        return &items[static_cast<std::size_t>(i)].view;
     }
     return nullptr;
   }
@@ -90,12 +99,16 @@ struct Operands {
   int count = 0;
 };
 
-/// o = f(operands) or o += f(operands), rounded once to the type of o. View operands broadcast to the shape of o.
-inline constinit Kernel<void(Grad o, Pointwise f, const Operands& in)> pointwise_kernel{"pointwise"};
+/// o = f(operands) or o += f(operands), rounded once to the type of o. View operands broadcast to
+/// the shape of o.
+inline constinit Kernel<void(Grad o, Pointwise f, const Operands& in)> pointwise_kernel{
+    "pointwise"};
 
-/// o (=|+=) scale * sum of f(operands) over `over`, which is the operands' broadcast shape; o broadcasts to it, and
-/// the dimensions that o lacks or has with size 1 are summed. Sums are f64 inside, whole numbers i64.
-inline constinit Kernel<void(Grad o, Pointwise f, const Operands& in, const Shape& over, double scale)>
+/// o (=|+=) scale * sum of f(operands) over `over`, which is the operands' broadcast shape; o
+/// broadcasts to it, and the dimensions that o lacks or has with size 1 are summed. Sums are f64
+/// inside, whole numbers i64.
+inline constinit Kernel<void(Grad o, Pointwise f, const Operands& in, const Shape& over,
+                             double scale)>
     pointwise_sum_kernel{"pointwise_sum"};
 
 }  // namespace quipu

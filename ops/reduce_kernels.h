@@ -1,14 +1,17 @@
 #pragma once
-// What a back end provides for reductions that are not sums, and for running sums. (Sums: pointwise_kernels.h.)
+// What a back end provides for reductions that are not sums, and for running sums. (Sums:
+// pointwise_kernels.h.)
 #include "quipu/core/dispatch.h"
 
 namespace quipu {
 
-/// The largest or smallest entry along `axis`, and where the first of them stands; NaN wins. Shapes keep the axis with
-/// size 1; `values` or `index` (i64) may be left undefined.
-inline constinit Kernel<void(View x, View values, View index, int axis, bool largest)> extreme_kernel{"extreme"};
+/// The largest or smallest entry along `axis`, and where the first of them stands; NaN wins. Shapes
+/// keep the axis with size 1; `values` or `index` (i64) may be left undefined.
+inline constinit Kernel<void(View x, View values, View index, int axis, bool largest)>
+    extreme_kernel{"extreme"};
 
-/// o (=|+=) running sum of x along `axis`, from the far end if `reverse`. Summed in f64 (whole numbers: i64).
+/// o (=|+=) running sum of x along `axis`, from the far end if `reverse`. Summed in f64 (whole
+/// numbers: i64).
 inline constinit Kernel<void(View x, Grad o, int axis, bool reverse)> cumsum_kernel{"cumsum"};
 
 }  // namespace quipu

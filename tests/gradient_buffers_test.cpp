@@ -1,4 +1,5 @@
-// Where the tape leaves gradients: hooks, views, broadcasting, buffers that are shared and gradient types.
+// Where the tape leaves gradients: hooks, views, broadcasting, buffers that are shared and gradient
+// types.
 #include <doctest/doctest.h>
 
 #include "leaves.h"

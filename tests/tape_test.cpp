@@ -1,4 +1,5 @@
-// Each rule of the tape that autograd/tape.h lists, one case a rule: what is recorded, and how it is walked.
+// Each rule of the tape that autograd/tape.h lists, one case a rule: what is recorded, and how it
+// is walked.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -6,4 +6,6 @@
 // Reachable to the end, so that a leak sanitizer sees nothing wrong and only our own check can.
 static quipu::Tensor* kept = nullptr;
 
-TEST_CASE("leak control: keeps a tensor") { kept = new quipu::Tensor(quipu::empty({100})); }
+TEST_CASE("leak control: keeps a tensor") {
+  kept = new quipu::Tensor(quipu::empty({100}));
+}
