@@ -58,6 +58,20 @@ struct TapeState {
   std::size_t slots = 0;
 };
 
+/// Ends a tape with its own life: knots and the tensors they made hold each other until then.
+class TapeOwner {
+ public:
+  TapeOwner() : state(std::make_shared<TapeState>()) {}
+  ~TapeOwner() {
+    state->alive = false;
+    // From the last knot back, so that memory is freed in the order of a walk.
+    while (!state->entries.empty()) state->entries.pop_back();
+  }
+  TapeOwner(const TapeOwner&) = delete;
+  TapeOwner& operator=(const TapeOwner&) = delete;
+  const std::shared_ptr<TapeState> state;
+};
+
 /// The tape that records on this thread, or null.
 std::shared_ptr<TapeState> current_tape();
 bool tape_is_open();  // cheaper, asked by every operator

@@ -33,7 +33,8 @@ struct RecomputeRule {
   bool opaque() const { return true; }
 
   void backward(const Tensor& d_o, Grads& d) {
-    const auto state = std::make_shared<TapeState>();
+    const TapeOwner again_tape;
+    const std::shared_ptr<TapeState>& state = again_tape.state;
     Walk inner(*state, false, &d.walk_);
     std::vector<Tensor> again;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -52,8 +53,6 @@ struct RecomputeRule {
           o.shape(), " in backward: it must do the same both times");
     const AutogradMeta* meta = meta_of(o);
     if (meta && (meta->leaf || meta->tape == state)) inner.run(o, d_o);
-    state->alive = false;
-    state->entries.clear();
   }
 };
 

@@ -76,33 +76,26 @@ void remove_tape(const std::shared_ptr<TapeState>& tape) {
   drop_ended();
 }
 
-Tape::Tape() : state_(std::make_shared<TapeState>()) {
-  push_tape(state_);
+Tape::Tape() : owner_(std::make_unique<TapeOwner>()) {
+  push_tape(owner_->state);
 }
 
 Tape::~Tape() {
-  state_->alive = false;
-  clear();
-  remove_tape(state_);
-}
-
-void Tape::clear() {
-  // From the last knot back, so that memory is freed in the order of a walk.
-  while (!state_->entries.empty()) state_->entries.pop_back();
+  remove_tape(owner_->state);
 }
 
 void Tape::backward(const Tensor& loss, const BackwardOptions& options) {
   const OpScope op("backward");
-  check_walkable(*state_, loss);
-  Walk walk(*state_, options.retain);
+  check_walkable(*owner_->state, loss);
+  Walk walk(*owner_->state, options.retain);
   walk.run(loss, first_gradient(loss, options.upstream));
 }
 
 std::vector<Tensor> Tape::gradients(const Tensor& loss, const std::vector<Tensor>& with_respect_to,
                                     const BackwardOptions& options) {
   const OpScope op("gradients");
-  check_walkable(*state_, loss);
-  Walk walk(*state_, options.retain);
+  check_walkable(*owner_->state, loss);
+  Walk walk(*owner_->state, options.retain);
   walk.request(with_respect_to);
   walk.run(loss, first_gradient(loss, options.upstream));
   std::vector<Tensor> results;
@@ -111,12 +104,12 @@ std::vector<Tensor> Tape::gradients(const Tensor& loss, const std::vector<Tensor
 }
 
 std::size_t Tape::size() const {
-  return state_->entries.size();
+  return owner_->state->entries.size();
 }
 
 std::size_t Tape::saved_bytes() const {
   std::size_t bytes = 0;
-  for (const TapeState::Entry& entry : state_->entries)
+  for (const TapeState::Entry& entry : owner_->state->entries)
     bytes += entry.knot ? entry.knot->saved_bytes : 0;
   return bytes;
 }
@@ -124,8 +117,8 @@ std::size_t Tape::saved_bytes() const {
 std::string Tape::text() const {
   std::string out = fmt::format("{:>6}  {:<16} {:<22} {:>11} {:>11} {:>10}  {}\n", "knot",
                                 "operator", "output", "saved", "workspace", "time", "scope");
-  for (std::size_t k = 0; k < state_->entries.size(); ++k) {
-    const TapeState::Entry& entry = state_->entries[k];
+  for (std::size_t k = 0; k < owner_->state->entries.size(); ++k) {
+    const TapeState::Entry& entry = owner_->state->entries[k];
     if (!entry.knot) {
       out += fmt::format("{:>6}  {:<16} undone\n", k, entry.name);
       continue;

@@ -23,7 +23,7 @@
 
 namespace quipu {
 
-struct TapeState;
+class TapeOwner;
 
 struct BackwardOptions {
   Tensor upstream = {};  // gradient of the loss; may be left out when it has one element
@@ -48,10 +48,9 @@ class Tape {
   std::size_t saved_bytes() const;  // what the knots still hold, as they declared it
   /// One row a knot: operator, scope, output shape, bytes saved, workspace, time.
   std::string text() const;
-  void clear();
 
  private:
-  std::shared_ptr<TapeState> state_;
+  std::unique_ptr<TapeOwner> owner_;
 };
 std::ostream& operator<<(std::ostream& out, const Tape& tape);
 
