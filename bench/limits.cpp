@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "quipu/core/error.h"
 #include "quipu/core/parallel.h"
@@ -73,16 +74,23 @@ double copy_bandwidth(std::size_t bytes) {
   constexpr std::int64_t grain = 256 << 10;
   // Tensors, so that the limit has the same pages behind it as what is measured against it.
   const auto size = static_cast<std::int64_t>(bytes);
-  const Tensor source = ones({size}, u8), target = ones({size}, u8);
-  const auto* from = source.data<std::uint8_t>();
-  auto* to = target.data<std::uint8_t>();
-  // As many runs as move a few hundred megabytes, so that one of them is undisturbed.
-  const int runs = static_cast<int>(std::clamp<std::size_t>((512u << 20) / (bytes + 1), 10, 1000));
-  const double seconds = best_seconds(runs, [&] {
-    parallel_for(size, grain, [&](std::int64_t begin, std::int64_t end) {
-      std::memcpy(to + begin, from + begin, static_cast<std::size_t>(end - begin));
-    });
-  });
+  std::vector<Tensor> from, to;
+  for (int i = 0; i < copies_in_turn; ++i) {
+    from.push_back(ones({size}, u8));
+    to.push_back(ones({size}, u8));
+  }
+  std::vector<double> times;
+  for (std::size_t run = 0; run < 5 * copies_in_turn; ++run) {
+    const auto* source = from[run % copies_in_turn].data<std::uint8_t>();
+    auto* target = to[run % copies_in_turn].data<std::uint8_t>();
+    times.push_back(best_seconds(1, [&] {
+      parallel_for(size, grain, [&](std::int64_t begin, std::int64_t end) {
+        std::memcpy(target + begin, source + begin, static_cast<std::size_t>(end - begin));
+      });
+    }));
+  }
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  const double seconds = times[times.size() / 2];
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 

@@ -7,8 +7,11 @@
 
 namespace quipu::bench {
 
-/// Bytes read plus bytes written per second while `bytes` bytes are copied, the best of several
-/// runs.
+/// How many sets of data take turns, so that 16 MiB come from memory even where a cache is large.
+inline constexpr int copies_in_turn = 8;
+
+/// Bytes read plus bytes written per second while `bytes` bytes are copied from memory to memory,
+/// the median of several runs.
 double copy_bandwidth(std::size_t bytes);
 
 /// Floating-point operations per second (a multiply-add is two) of the vector units of this build,

@@ -59,6 +59,13 @@ class Evaluator {
   explicit Evaluator(const PointwiseTask<T>& task)
       : task_(task), a_(task.sources[0]), b_(task.sources[1]), c_(task.sources[2]) {}
 
+  /// What a plain copy of dense elements of type T reads at [begin, begin + n), for any n; else
+  /// null.
+  const T* dense(std::int64_t begin, std::int64_t n) const {
+    const Source<T>& a = task_.sources[0];
+    return task_.copies && !a.constant ? a.path.template dense<T>(begin, n) : nullptr;
+  }
+
   /// f at the positions [begin, begin + n), n at most `tile_size`: in `out`, or where a plain copy
   /// found it.
   const T* evaluate(std::int64_t begin, std::int64_t n, T* out) {

@@ -19,7 +19,6 @@ namespace quipu {
 namespace on_cpu {
 namespace {
 
-constexpr std::int64_t widest = 1024;         // columns of a block
 constexpr std::int64_t most_slices = 256;     // of the rows
 constexpr std::int64_t most_partials = 8192;  // sums of slices, 64 KiB on the caller's stack
 constexpr std::int64_t enough_units = 64;     // pieces of work that keep every thread busy
@@ -27,65 +26,92 @@ constexpr std::int64_t enough_units = 64;     // pieces of work that keep every 
 template <class T>
 using Sum = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
 
-/// The sum of n values, in lanes that the compiler keeps in vector registers.
 template <class T>
-Sum<T> sum_of(const T* values, std::int64_t n) {
-  constexpr std::int64_t lanes = 32;
+Sum<T> sum_of_few(const T* values, std::int64_t n) {
   Sum<T> total = 0;
-  if (n >= lanes) {
-    Sum<T> sums[lanes] = {};
-    for (; n >= lanes; n -= lanes, values += lanes) {
-      for (std::int64_t j = 0; j < lanes; ++j) {
-        sums[j] = wrapping_sum(sums[j], static_cast<Sum<T>>(values[j]));
-      }
-    }
-    for (std::int64_t width = lanes / 2; width > 0; width /= 2) {
-      for (std::int64_t j = 0; j < width; ++j) sums[j] = wrapping_sum(sums[j], sums[j + width]);
-    }
-    total = sums[0];
-  }
   for (std::int64_t i = 0; i < n; ++i) total = wrapping_sum(total, static_cast<Sum<T>>(values[i]));
   return total;
 }
 
-/// sums[c] += values[r, c] over all rows, two at a time.
+/// The sum of n values, in lanes that the compiler keeps in vector registers.
 template <class T>
-void add_pairs_of_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
-  for (; rows >= 2; rows -= 2, values += 2 * columns) {
-    QUIPU_VECTORIZE
-    for (std::int64_t c = 0; c < columns; ++c) {
-      const auto pair =
-          wrapping_sum(static_cast<Sum<T>>(values[c]), static_cast<Sum<T>>(values[columns + c]));
-      sums[c] = wrapping_sum(sums[c], pair);
+Sum<T> sum_of(const T* values, std::int64_t n) {
+  constexpr std::int64_t lanes = 32;
+  if (n < lanes) return sum_of_few(values, n);
+  Sum<T> sums[lanes] = {};
+  for (; n >= lanes; n -= lanes, values += lanes) {
+    for (std::int64_t j = 0; j < lanes; ++j) {
+      sums[j] = wrapping_sum(sums[j], static_cast<Sum<T>>(values[j]));
     }
   }
-  if (rows == 0) return;
-  QUIPU_VECTORIZE
-  for (std::int64_t c = 0; c < columns; ++c) {
-    sums[c] = wrapping_sum(sums[c], static_cast<Sum<T>>(values[c]));
+  for (std::int64_t width = lanes / 2; width > 0; width /= 2) {
+    for (std::int64_t j = 0; j < width; ++j) sums[j] = wrapping_sum(sums[j], sums[j + width]);
+  }
+  return wrapping_sum(sums[0], sum_of_few(values, n));
+}
+
+/// Rows that lie `stride` apart.
+template <class T>
+struct Rows {
+  const T* values;
+  std::int64_t stride;
+  std::int64_t count;
+
+  /// The sum of `n` rows in one column.
+  template <int n>
+  QUIPU_INLINE Sum<T> sum_down(std::int64_t row, std::int64_t column) const {
+    if constexpr (n == 1) {
+      return static_cast<Sum<T>>(values[row * stride + column]);
+    } else {
+      return wrapping_sum(sum_down<n / 2>(row, column), sum_down<n / 2>(row + n / 2, column));
+    }
+  }
+};
+
+/// sums[c] += the sum of column c over bundles of `n` rows, until fewer are left: the larger they
+/// are, the less often the sums are read and written.
+template <int n, class T>
+void add_bundles(Sum<T>* sums, Rows<T>& rows, std::int64_t columns) {
+  for (; rows.count >= n; rows.count -= n, rows.values += n * rows.stride) {
+    QUIPU_VECTORIZE
+    for (std::int64_t c = 0; c < columns; ++c) {
+      sums[c] = wrapping_sum(sums[c], rows.template sum_down<n>(0, c));
+    }
   }
 }
 
-/// The same. Many short rows are taken as fewer long ones, of which the compiler makes vectors.
+/// sums[c] += the sum of column c.
 template <class T>
-void add_rows(Sum<T>* sums, const T* values, std::int64_t rows, std::int64_t columns) {
+void add_long_rows(Sum<T>* sums, Rows<T> rows, std::int64_t columns) {
+  if (columns >= 512) add_bundles<8>(sums, rows, columns);
+  add_bundles<4>(sums, rows, columns);
+  add_bundles<1>(sums, rows, columns);
+}
+
+/// The same. Many short rows without gaps are taken as fewer long ones, of which the compiler makes
+/// vectors.
+template <class T>
+void add_rows(Sum<T>* sums, Rows<T> rows, std::int64_t columns) {
   constexpr std::int64_t lanes = 64;
-  if (columns == 1) {
-    sums[0] = wrapping_sum(sums[0], sum_of(values, rows));
+  if (columns == 1 && rows.stride == 1) {
+    sums[0] = wrapping_sum(sums[0], sum_of(rows.values, rows.count));
     return;
   }
-  const std::int64_t joined = lanes / columns;  // rows
-  if (joined < 2 || rows < 2 * joined) return add_pairs_of_rows(sums, values, rows, columns);
+  const std::int64_t joined = lanes / columns;
+  if (joined < 2 || rows.count < 2 * joined || rows.stride != columns)
+    return add_long_rows(sums, rows, columns);
   Sum<T> wide[lanes] = {};
-  const std::int64_t wide_rows = rows / joined;
-  add_pairs_of_rows(wide, values, wide_rows, joined * columns);
-  add_pairs_of_rows(sums, wide, joined, columns);
-  add_pairs_of_rows(sums, values + wide_rows * joined * columns, rows % joined, columns);
+  const std::int64_t wide_count = rows.count / joined, wide_columns = joined * columns;
+  add_long_rows(wide, Rows<T>{rows.values, wide_columns, wide_count}, wide_columns);
+  add_long_rows(sums, Rows<Sum<T>>{wide, columns, joined}, columns);
+  add_long_rows(sums,
+                Rows<T>{rows.values + wide_count * wide_columns, columns, rows.count % joined},
+                columns);
 }
 
 /// How a sum is ordered and cut.
 struct Plan {
-  explicit Plan(const Layout<4>& merged) : layout(merged) {
+  Plan(const Layout<4>& merged, std::int64_t widest_block) : layout(merged), widest(widest_block) {
     sort_dims(layout, [](const Layout<4>& l, int d) {
       return std::abs(l[1][d]) + std::abs(l[2][d]) + std::abs(l[3][d]);
     });
@@ -109,6 +135,7 @@ struct Plan {
     }
   }
   Layout<4> layout;
+  std::int64_t widest;  // block of columns
   std::int64_t groups = 1, rows = 1, columns = 1;
   std::int64_t group_size, outputs;
   std::int64_t blocks;      // of columns
@@ -118,9 +145,9 @@ struct Plan {
 template <class T>
 class SumTask {
  public:
-  SumTask(const Grad& o, Pointwise f, const Operands& in, const Plan& plan, double scale)
-      : plan_(plan), task_(f, in, plan.layout, {}), scale_(scale), add_(o.add) {
-    Layout<4> kept = plan.layout;
+  SumTask(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& layout, double scale)
+      : plan_(layout, tile_size<T>), task_(f, in, plan_.layout, {}), scale_(scale), add_(o.add) {
+    Layout<4> kept = plan_.layout;
     for (int d = 0; d < kept.shape.size(); ++d) {
       if (kept[0][d] == 0) kept.shape[d] = 1;
     }
@@ -148,9 +175,13 @@ class SumTask {
     for (std::int64_t group = begin; group < end; group += step) {
       const std::int64_t count = std::min(step, end - group);
       const T* values = evaluator.evaluate(group * size, count * size, tile);
-      std::fill_n(sums, count * columns, Sum<T>{0});
-      for (std::int64_t g = 0; g < count; ++g) {
-        add_rows(sums + g * columns, values + g * size, plan_.rows, columns);
+      if (columns == 1) {
+        for (std::int64_t g = 0; g < count; ++g) sums[g] = sum_of(values + g * size, size);
+      } else {
+        std::fill_n(sums, count * columns, Sum<T>{0});
+        for (std::int64_t g = 0; g < count; ++g) {
+          add_rows(sums + g * columns, Rows<T>{values + g * size, columns, plan_.rows}, columns);
+        }
       }
       store(sums, group * columns, count * columns);
     }
@@ -160,31 +191,29 @@ class SumTask {
   void sum_units() const {
     Sum<T> partials[most_partials];
     const std::int64_t units = plan_.groups * plan_.blocks * plan_.slices;
-    const std::int64_t unit_size = plan_.rows * std::min(plan_.columns, widest) / plan_.slices;
+    const std::int64_t unit_size =
+        plan_.rows * std::min(plan_.columns, plan_.widest) / plan_.slices;
     const std::int64_t grain = std::max(chunk_size / unit_size, std::int64_t{1});
     parallel_for(units, grain, [&](std::int64_t begin, std::int64_t end) {
       Evaluator<T> evaluator(task_);
       for (std::int64_t unit = begin; unit < end; ++unit) sum_unit(evaluator, unit, partials);
     });
     if (plan_.slices == 1) return;
-    add_rows(partials, partials + plan_.outputs, plan_.slices - 1, plan_.outputs);
+    const Rows<Sum<T>> later{partials + plan_.outputs, plan_.outputs, plan_.slices - 1};
+    add_rows(partials, later, plan_.outputs);
     store(partials, 0, plan_.outputs);
   }
 
   void sum_unit(Evaluator<T>& evaluator, std::int64_t unit, Sum<T>* partials) const {
     const std::int64_t slice = unit % plan_.slices, rest = unit / plan_.slices;
-    const std::int64_t group = rest / plan_.blocks, column = rest % plan_.blocks * widest;
-    const std::int64_t width = std::min(widest, plan_.columns - column);
-    const std::int64_t end = plan_.rows * (slice + 1) / plan_.slices;
-    const std::int64_t step = width == plan_.columns ? tile_size<T> / width : 1;  // rows a tile
-    alignas(64) T tile[tile_size<T>];
-    Sum<T> sums[widest];
+    const std::int64_t group = rest / plan_.blocks, column = rest % plan_.blocks * plan_.widest;
+    const std::int64_t width = std::min(plan_.widest, plan_.columns - column);
+    const std::int64_t begin = plan_.rows * slice / plan_.slices,
+                       end = plan_.rows * (slice + 1) / plan_.slices;
+    Sum<T> sums[tile_size<T>];
     std::fill_n(sums, width, Sum<T>{0});
-    for (std::int64_t row = plan_.rows * slice / plan_.slices; row < end; row += step) {
-      const std::int64_t count = std::min(step, end - row);
-      const std::int64_t first = group * plan_.group_size + row * plan_.columns + column;
-      add_rows(sums, evaluator.evaluate(first, count * width, tile), count, width);
-    }
+    sum_block(evaluator, sums, group * plan_.group_size + begin * plan_.columns + column,
+              end - begin, width);
     const std::int64_t output = group * plan_.columns + column;
     if (plan_.slices == 1) {
       store(sums, output, width);
@@ -193,18 +222,34 @@ class SumTask {
     }
   }
 
+  /// Adds `rows` rows of `width` columns, the first of which starts at position `first`.
+  void sum_block(Evaluator<T>& evaluator, Sum<T>* sums, std::int64_t first, std::int64_t rows,
+                 std::int64_t width) const {
+    const std::int64_t columns = plan_.columns;
+    if (const T* values = evaluator.dense(first, (rows - 1) * columns + width)) {
+      return add_rows(sums, Rows<T>{values, columns, rows}, width);
+    }
+    alignas(64) T tile[tile_size<T>];
+    const std::int64_t step = width == columns ? tile_size<T> / width : 1;
+    for (std::int64_t row = 0; row < rows; row += step) {
+      const std::int64_t count = std::min(step, rows - row);
+      const T* values = evaluator.evaluate(first + row * columns, count * width, tile);
+      add_rows(sums, Rows<T>{values, width, count}, width);
+    }
+  }
+
   void store(const Sum<T>* sums, std::int64_t begin, std::int64_t n) const {
     if (scale_ == 1.0) return out_.write(sums, begin, n, add_);
-    double scaled[widest];
-    for (std::int64_t i = 0; i < n; i += widest) {
-      const std::int64_t count = std::min(widest, n - i);
+    double scaled[tile_size<double>];
+    for (std::int64_t i = 0; i < n; i += tile_size<double>) {
+      const std::int64_t count = std::min(tile_size<double>, n - i);
       for (std::int64_t j = 0; j < count; ++j)
         scaled[j] = scale_ * static_cast<double>(sums[i + j]);
       out_.write(scaled, begin + i, count, add_);
     }
   }
 
-  const Plan& plan_;
+  Plan plan_;
   PointwiseTask<T> task_;
   Path out_;
   double scale_;
@@ -217,9 +262,9 @@ void pointwise_sum(Grad o, Pointwise f, const Operands& in, const Shape& over, d
     if (!o.add) fill_kernel(o.view, 0);
     return;
   }
-  const Plan plan(pointwise_layout(o.view, in, over).merged());
+  const Layout<4> layout = pointwise_layout(o.view, in, over).merged();
   with_compute_type(pointwise_type(in),
-                    [&]<class T>(T) { SumTask<T>(o, f, in, plan, scale).run(); });
+                    [&]<class T>(T) { SumTask<T>(o, f, in, layout, scale).run(); });
 }
 
 }  // namespace
