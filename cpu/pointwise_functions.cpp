@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "bfloat16.h"
+#include "vector_acts.h"
 #include "vector_pow.h"
 #include "wrapping.h"
 
@@ -180,6 +181,12 @@ PointwiseFunction<T> real_function(Pointwise f) {
     case Pointwise::sin: return map_angle_a<T>([](T, SinCos<T> x) { return x.sin; });
     case Pointwise::cos: return map_angle_a<T>([](T, SinCos<T> x) { return x.cos; });
     case Pointwise::reciprocal: return map<T>([](T a) { return T(1) / a; });
+    case Pointwise::relu: return map<T>([](T a) { return a <= T(0) ? T(0) : a; });
+    case Pointwise::sigmoid: return map<T>([](T a) { return math::logistic(a).value; });
+    case Pointwise::silu: return map<T>([](T a) { return math::silu(a); });
+    case Pointwise::normal_cdf: return map<T>([](T a) { return math::normal(a).cdf; });
+    case Pointwise::gelu: return map<T>([](T a) { return math::gelu(a); });
+    case Pointwise::mul_silu: return map<T>([](T a, T b) { return a * math::silu(b); });
     case Pointwise::div: return map<T>([](T a, T b) { return a / b; });
     case Pointwise::pow: return map_pow<T>;
     case Pointwise::square_difference: return map<T>([](T a, T b) { return (a - b) * (a - b); });
@@ -207,6 +214,18 @@ PointwiseFunction<T> gradient_function(Pointwise f) {
     case Pointwise::cos_grad: return map_angle_b<T>([](T d, SinCos<T> x) { return -d * x.sin; });
     case Pointwise::abs_grad:
       return map<T>([](T d, T x) { return x > T(0) ? d : x < T(0) ? -d : x; });
+    case Pointwise::relu_grad: return map<T>([](T d, T x) { return x <= T(0) ? T(0) : d; });
+    case Pointwise::sigmoid_grad:
+      return map<T>([](T d, T x) {
+        const math::Logistic<T> s = math::logistic(x);
+        return d * s.value * s.rest;
+      });
+    case Pointwise::silu_grad: return map<T>([](T d, T x) { return d * math::silu_slope(x); });
+    case Pointwise::normal_cdf_grad:
+      return map<T>([](T d, T x) { return d * math::normal(x).density; });
+    case Pointwise::gelu_grad: return map<T>([](T d, T x) { return d * math::gelu_slope(x); });
+    case Pointwise::mul_silu_grad:
+      return map<T>([](T d, T x, T y) { return d * y * math::silu_slope(x); });
     case Pointwise::div_grad_b: return map<T>([](T d, T o, T y) { return -d * o / y; });
     case Pointwise::pow_grad_a: return map_pow_grad_a<T>;
     case Pointwise::pow_grad_b:

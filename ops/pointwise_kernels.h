@@ -26,6 +26,11 @@ enum class Pointwise : std::uint8_t {
   abs,          // * |a|
   sign,         // * -1, 0 or 1; NaN stays NaN
   reciprocal,   // 1 / a
+  relu,         // a where a > 0, else 0; NaN stays NaN
+  sigmoid,      // 1 / (1 + e^-a)
+  silu,         // a sigmoid(a)
+  normal_cdf,   // Phi(a), how much of the normal distribution lies below a
+  gelu,         // a Phi(a)
   logical_not,  // * a == 0
   add,          // * a + b
   sub,          // * a - b
@@ -45,6 +50,7 @@ enum class Pointwise : std::uint8_t {
   where,       // * a ? b : c
   clamp,       // * min(max(a, b), c); NaN stays NaN
   fma,         // * a + b * c
+  mul_silu,    // a silu(b)
   // For backward; d is the upstream gradient.
   square_difference,   // (a - b)^2
   exp_difference,      // exp(a - b); 0 where a is -infinity
@@ -56,6 +62,12 @@ enum class Pointwise : std::uint8_t {
   sin_grad,            // d=a, x=b: a cos b
   cos_grad,            // d=a, x=b: -a sin b
   abs_grad,            // d=a, x=b: a sign b
+  relu_grad,           // d=a, x=b: a unless b <= 0
+  sigmoid_grad,        // d=a, x=b: a s (1 - s) with s = sigmoid(b)
+  silu_grad,           // d=a, x=b: a s (1 + b (1 - s))
+  normal_cdf_grad,     // d=a, x=b: a phi(b), the density
+  gelu_grad,           // d=a, x=b: a (Phi(b) + b phi(b))
+  mul_silu_grad,       // d=a, x=b, y=c: what y silu(x) passes to x: a c s (1 + b (1 - s))
   div_grad_b,          // d=a, o=b, y=c: -a b / c
   pow_grad_a,          // d=a, x=b, y=c: a c b^(c-1); 0 where c is 0
   pow_grad_b,          // d=a, x=b, o=c: a c log b; 0 where b is 0

@@ -3,6 +3,7 @@
 #include <quipu/quipu.h>
 
 #include <cmath>
+#include <cstdio>
 #include <iostream>
 #include <vector>
 
@@ -65,6 +66,44 @@ Tensor views(const Tensor& x) {
                 x.t().contiguous(), x.clone(), x.to(bf16), x.detach()});
 }
 
+Tensor gated_attention(const Tensor& x, const Tensor& y) {
+  const Tensor q = x.reshape({1, 1, 2, 3}), k = y.reshape({1, 1, 2, 3}), d_q = zeros(q.shape());
+  flao_backward(q, k, k, q, q, Grad::write_to(d_q), {}, {}, {});
+  return total({flao(q, k, k, q, {.k_act = Act::silu}), flao_composed(q, k, k, q), d_q});
+}
+
+Tensor activations(const Tensor& x, const Tensor& y) {
+  const Tensor at = x.detach(), d_x = zeros_like(at), d_y = zeros_like(at);
+  act_backward(at, at, Grad::add_to(d_x), Act::silu);
+  gelu_backward(at, at, Grad::add_to(d_x));
+  swiglu_backward(at, at, at, Grad::add_to(d_x), Grad::add_to(d_y));
+  std::printf("%s\n", to_string(act_named("silu")).c_str());
+  return total({act(x, Act::softmax, -1), act_composed(x, Act::relu), gelu(x), gelu_composed(x),
+                normal_cdf(x), swiglu(x, y), swiglu_composed(x, y), d_x, d_y});
+}
+
+Tensor positions(const Tensor& in) {
+  const Tensor x = in.reshape({1, 3, 1, 2}), grid = in.reshape({1, 1, 3, 2});
+  const Tensor theta = ones({1, 2}), half = ones({1, 1}), d_x = zeros({1, 3, 1, 2});
+  const Tensor d_grid = d_x.reshape({1, 1, 3, 2}), at = x.detach(), wide = ones({1, 3, 1, 4});
+  lrpe_rotate_backward(at, half, at, Grad::add_to(d_x));
+  lrpe_cosine_backward(at, theta, wide, Grad::add_to(d_x));
+  lrpe_cosine_md_backward(grid.detach(), theta, wide.reshape({1, 1, 3, 4}), Grad::add_to(d_grid),
+                          {3});
+  return total({lrpe_rotate(x, half), lrpe_rotate_composed(x, half), lrpe_cosine(x, theta),
+                lrpe_cosine_composed(x, theta), lrpe_cosine_md(grid, theta, {3}),
+                lrpe_cosine_md_composed(grid, theta, {3}), d_x});
+}
+
+Tensor normalisation(const Tensor& x) {
+  const Tensor weight = ones({3}), d_x = zeros_like(x.detach());
+  rms_norm_backward(x.detach(), weight, x.detach(), Grad::add_to(d_x), {});
+  layer_norm_backward(x.detach(), weight, x.detach(), Grad::add_to(d_x), {}, {});
+  group_norm_backward(x.detach(), 3, weight, x.detach(), Grad::add_to(d_x), {}, {});
+  return total({rms_norm(x, weight), layer_norm(x, weight, weight), group_norm(x, 1),
+                rms_norm_composed(x), layer_norm_composed(x), group_norm_composed(x, 3), d_x});
+}
+
 Tensor in_place() {
   const Tensor a = zeros({3});
   a.copy_from(from({1.0f, 2.0f, 3.0f})).add_(ones({3}), 2).add_(1).sub_(ones({3}));
@@ -76,9 +115,25 @@ Tensor in_place() {
   return total({a, empty({2}).fill_(1)});
 }
 
+Tensor factored_attention(const Tensor& x) {
+  const Tensor aq = x.reshape({1, 1, 2, 3}), ak = x.reshape({1, 3, 2}), av = ak;
+  const Tensor bq = ones({1, 1, 3, 2}), bk = ak, bv = ak;
+  TpaCache cache;
+  cache.reserve(1, 4, 2, 2, 2, f32);
+  cache.append(ak, av, bk, bv);
+  const TpaOutput output = tpa_decode_with_lse(aq, ak, av, bq, bk, bv);
+  const Tensor d_aq = zeros_like(aq);
+  TpaGrads d;
+  d.aq = Grad::add_to(d_aq);
+  tpa_decode_backward(aq, ak, av, bq, bk, bv, output, output.o, d);
+  return total({tpa_decode(aq, ak, av, bq, bk, bv), tpa_decode_composed(aq, ak, av, bq, bk, bv),
+                cache.view().ak, output.lse, d_aq});
+}
+
 Tensor everything(const Tensor& x, const Tensor& y) {
   return total({factories(), arithmetic(x, y), comparisons(x, y), functions(x), reductions(x),
-                products_and_parts(x, y), views(x), in_place()});
+                products_and_parts(x, y), views(x), normalisation(x), gated_attention(x, y),
+                in_place(), factored_attention(x), activations(x, y), positions(x)});
 }
 
 bool finite(const Tensor& x) {

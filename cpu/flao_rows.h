@@ -1,0 +1,198 @@
+#pragma once
+// What the two passes of gated linear attention share: a thread's buffers, and the rows of q, k, v
+// or g of one batch entry and head, encoded on the way to a product and back.
+#include "gemm.h"
+#include "online_columns.h"
+#include "quipu/ops/flao_kernels.h"
+#include "row_encoding.h"
+
+namespace quipu::on_cpu {
+
+/// The buffers of a thread: 252 KiB, meant for the stack.
+template <class T>
+class FlaoBench {
+ public:
+  FlaoBench() : gemm(Gemm<T>::max_tile) {}
+
+  /// A part of the tile that is in use as long as the bench.
+  T* take(std::int64_t n) {
+    T* const part = gemm.tile() + taken_;
+    taken_ += round_up(n, 64 / sizeof(T));
+    return part;
+  }
+  /// What is left of the tile,
+  T* tile() { return gemm.tile() + taken_; }
+  /// and how many of `rows` rows to put there at a time, if each takes so many elements.
+  std::int64_t rows_at_once(std::int64_t rows, std::int64_t elements) const {
+    if (elements == 0) return std::max<std::int64_t>(rows, 1);
+    const std::int64_t most = (Gemm<T>::max_tile - taken_) / elements;
+    return std::max<std::int64_t>(even_part(rows, most), 1);
+  }
+
+  Gemm<T> gemm;
+  // One row each.
+  static constexpr std::int64_t longest = most_flao_features(dtype_of<T>);
+  alignas(64) T x[longest], spare[longest], up[longest];
+  alignas(64) T cos[longest], sin[longest];
+
+ private:
+  std::int64_t taken_ = 0;
+};
+
+/// One of q, k, v, g; the values may be missing where only gradients go through.
+template <class T>
+class FlaoRows {
+ public:
+  FlaoRows(FlaoBench<T>& bench, const View& x, const RowEncoding& encoding, std::int64_t features)
+      : bench_(bench), x_(x), encoding_(encoding), encoder_(encoding, features) {
+    if (!has_columns()) return;
+    T* const columns = bench.take(3 * features);
+    state_ = {columns, columns + features, columns + 2 * features};
+    columns_ = {state_.largest, state_.sum, state_.weighted};
+  }
+
+  bool plain() const { return encoding_.kind == LrpeKind::none && !encoder_.has_act(); }
+  bool has_columns() const { return encoding_.has_columns(); }
+  std::int64_t tokens() const { return x_.size(2); }
+  std::int64_t width() const { return encoder_.width(); }
+  /// What an encoded row takes of a tile: plain ones are read where they are.
+  std::int64_t tile_width() const { return plain() ? 0 : width(); }
+
+  /// Goes to a batch entry and head.
+  void begin(std::int64_t b, std::int64_t h) {
+    b_ = b;
+    h_ = h;
+    if (has_columns() && x_.defined) find_columns();
+  }
+
+  /// Rows of x~: where they are or encoded in `tile`.
+  Matrix encoded(std::int64_t first, std::int64_t n, T* tile) {
+    if (plain()) {
+      return {at(x_, offset(x_, first)), x_.dtype, n, x_.size(3), x_.stride(2), x_.stride(3)};
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      T* const out = tile + i * width();
+      if (encoding_.kind == LrpeKind::none) {
+        activated(first + i, out);
+        continue;
+      }
+      find_turns_of(first + i);
+      const T* y = activated(first + i, bench_.spare);
+      encoder_.encode(y, bench_.cos, bench_.sin, out);
+    }
+    return {tile, dtype_of<T>, n, width(), width(), 1};
+  }
+
+  /// A row with its activation: where it is, in the bench's x, or in `y`.
+  const T* activated(std::int64_t token, T* y) {
+    return encoder_.activate(values(token), columns_, y);
+  }
+
+  /// Whether a product can leave gradients of x~ straight in those of x.
+  bool direct(const Grad& d_x) const {
+    return plain() && is_dense<T>(d_x.view, d_x.view.stride(3), d_x.view.size(3));
+  }
+  T* place(const Grad& d_x, std::int64_t token) const {
+    return reinterpret_cast<T*>(at(d_x.view, offset(d_x.view, token)));
+  }
+
+  /// From gradients of rows of x~, which are spent, to those of x.
+  void back(const Grad& d_x, std::int64_t first, std::int64_t n, T* d) {
+    const std::int64_t features = encoder_.features();
+    for (std::int64_t i = 0; i < n; ++i) {
+      T* const row = d + i * width();
+      decode(first + i, row);
+      if (encoder_.has_act()) {
+        encoder_.activate_back(values(first + i), row, columns_, bench_.spare, row);
+      }
+      finish_row(d_x, offset(d_x.view, first + i), d_x.view.stride(3), row, features);
+    }
+  }
+
+  /// Takes gradients of rows of x~, which are spent, into the means that softmax over the sequence
+  /// needs before any of them can go back.
+  void measure(std::int64_t first, std::int64_t n, T* d) {
+    const std::int64_t features = encoder_.features();
+    for (std::int64_t i = 0; i < n; ++i) decode(first + i, d + i * width());
+    T* const part = bench_.cos;
+    std::fill_n(part, features, T(0));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T *y = activated(first + i, bench_.spare), *row = d + i * width();
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < features; ++j) part[j] += y[j] * row[j];
+    }
+    for (std::int64_t j = 0; j < features; ++j) state_.weighted[j] += part[j];
+  }
+
+ private:
+  std::int64_t offset(const View& v, std::int64_t token) const {
+    return b_ * v.stride(0) + h_ * v.stride(1) + token * v.stride(2);
+  }
+
+  const T* values(std::int64_t token) {
+    return read_row(bench_.x, x_, offset(x_, token), x_.stride(3), encoder_.features());
+  }
+
+  void find_turns_of(std::int64_t token) {
+    encoder_.find_angles(h_, token, bench_.x);
+    find_turns(bench_.x, bench_.cos, bench_.sin, encoder_.angles());
+  }
+
+  void decode(std::int64_t token, T* row) {
+    if (encoding_.kind == LrpeKind::none) return;
+    find_turns_of(token);
+    encoder_.encode_back(row, bench_.cos, bench_.sin, row);
+  }
+
+  /// What softmax over the sequence knows of the columns, the means being 0.
+  void find_columns() {
+    const std::int64_t features = encoder_.features();
+    T* const buffer = bench_.tile();
+    for (std::int64_t c = 0; c < features; c += widest_strip) {
+      const std::int64_t strip = std::min(widest_strip, features - c);
+      const std::int64_t block = std::min<std::int64_t>(bench_.rows_at_once(tokens(), strip), 32);
+      const OnlineColumns<T> found{state_.largest + c, state_.sum + c};
+      found.start(strip);
+      for (std::int64_t t = 0; t < tokens(); t += block) {
+        const auto place = [&](std::int64_t i) { return buffer + i * strip; };
+        const auto row = [&](std::int64_t i) {
+          const std::int64_t from = offset(x_, t + i) + c * x_.stride(3);
+          return read_row(place(i), x_, from, x_.stride(3), strip);
+        };
+        found.add_converted(std::min(block, tokens() - t), strip, row, place);
+      }
+      found.finish(strip);
+    }
+    std::fill_n(state_.weighted, features, T(0));
+  }
+
+  FlaoBench<T>& bench_;
+  const View& x_;
+  const RowEncoding& encoding_;
+  RowEncoder<T> encoder_;
+  OnlineColumns<T> state_{};
+  ColumnRow<T> columns_;
+  std::int64_t b_ = 0, h_ = 0;
+};
+
+/// (d', e), dense.
+template <class T>
+Matrix matrix_of_kv(T* kv, std::int64_t width, std::int64_t e) {
+  return {kv, dtype_of<T>, width, e, e, 1};
+}
+
+/// kv = k~^T v~ of one batch entry and head.
+template <class T>
+void multiply_keys(FlaoBench<T>& bench, FlaoRows<T>& k, FlaoRows<T>& v, T* kv) {
+  const std::int64_t m = k.tokens(), e = v.width();
+  const std::int64_t block = bench.rows_at_once(m, k.tile_width() + v.tile_width());
+  if (m == 0) std::fill_n(kv, k.width() * e, T(0));
+  for (std::int64_t first = 0; first < m; first += block) {
+    const std::int64_t n = std::min(block, m - first);
+    const Matrix a = k.encoded(first, n, bench.tile());
+    const Matrix b = v.encoded(first, n, bench.tile() + block * k.tile_width());
+    bench.gemm.multiply(a.transposed(), b, kv, e, first > 0);
+  }
+}
+
+}  // namespace quipu::on_cpu

@@ -1,0 +1,233 @@
+// Softmax along any axis. Lines that lie densely are taken one by one: a line that fits a tile is
+// read once and written once, longer ones are read twice. Along any other axis, strips of
+// neighbouring lines are taken row by row, without a transpose: strips are as wide as lets their
+// rows stay in the second-level cache between the passes over them (largest entry, exponentials and
+// sum, result; backward: mean, result). What is longer is read from memory once more and needs each
+// exponential twice. Bound by exp, then by memory.
+#include "axis_plan.h"
+#include "online_columns.h"
+#include "quipu/core/parallel.h"
+#include "quipu/ops/act_kernels.h"
+
+namespace quipu {
+namespace on_cpu {
+namespace {
+
+/// Elements of a tile: 128 KiB.
+template <class T>
+constexpr std::int64_t room = 131072 / static_cast<std::int64_t>(sizeof(T));
+constexpr std::int64_t task = 16384;  // entries that are worth a task of their own
+
+/// How many lines side by side.
+template <class T>
+std::int64_t strip_width(std::int64_t length) {
+  const std::int64_t fits = room<T> / std::max<std::int64_t>(length, 1);
+  return fits >= 32 ? std::min(fits, widest_strip) : 128;
+}
+
+template <int N, class F>
+void for_each_group(const AxisPlan<N>& plan, std::int64_t widest, F f) {
+  const std::int64_t work = plan.length * (plan.has_columns() ? widest : 1);
+  parallel_for(plan.groups(), std::max<std::int64_t>(1, task / work),
+               [&](std::int64_t begin, std::int64_t end) { plan.each(begin, end, f); });
+}
+
+template <class T>
+class Forward {
+ public:
+  Forward(const View& x, const View& o, int axis)
+      : x_(x),
+        o_(Grad::write_to(o)),
+        width_(strip_width<T>(x.size(axis))),
+        plan_({&x, &o}, axis, width_) {}
+
+  void run() const {
+    for_each_group(plan_, width_, [&](const Group& g) {
+      alignas(64) T tile[room<T>];
+      plan_.has_columns() ? columns(g, tile) : line(g, tile);
+    });
+  }
+
+ private:
+  using Group = typename AxisPlan<2>::Group;
+
+  void line(const Group& g, T* tile) const {
+    const std::int64_t n = plan_.length, stride = plan_.axis_stride[1];
+    if (n > room<T>) return long_line(g, tile);
+    const T* x = read_row(tile, x_, g.offsets[0], plan_.axis_stride[0], n);
+    T* result = place_of_row(tile, o_, g.offsets[1], stride, n);
+    softmax_row(x, result, n);
+    finish_row(o_, g.offsets[1], stride, result, n);
+  }
+
+  void long_line(const Group& g, T* tile) const {
+    const auto each_piece = [&](auto f) {
+      for (std::int64_t k = 0; k < plan_.length; k += room<T>) {
+        const std::int64_t n = std::min(room<T>, plan_.length - k), stride = plan_.axis_stride[0];
+        f(k, read_row(tile, x_, g.offsets[0] + k * stride, stride, n), n);
+      }
+    };
+    T largest = -std::numeric_limits<T>::infinity(), sum = 0;
+    each_piece([&](std::int64_t, const T* x, std::int64_t n) {
+      const T next = row_maximum(x, n);
+      largest = next > largest ? next : largest;
+    });
+    const auto exponentials = [&](const T* x, T factor, std::int64_t n) {
+      QUIPU_VECTORIZE
+      for (std::int64_t i = 0; i < n; ++i) tile[i] = math::exp_below(x[i] - largest) * factor;
+    };
+    each_piece([&](std::int64_t, const T* x, std::int64_t n) {
+      exponentials(x, T(1), n);
+      sum += row_sum(tile, n);
+    });
+    each_piece([&](std::int64_t k, const T* x, std::int64_t n) {
+      exponentials(x, T(1) / sum, n);
+      finish_row(o_, g.offsets[1] + k * plan_.axis_stride[1], plan_.axis_stride[1], tile, n);
+    });
+  }
+
+  void columns(const Group& g, T* tile) const {
+    T largest[widest_strip], inverse[widest_strip];
+    const OnlineColumns<T> state{largest, inverse};
+    state.start(g.width);
+    const std::int64_t n = plan_.length, block = std::min(n, room<T> / g.width);
+    for (std::int64_t k = 0; k < n; k += block) {
+      const auto place = [&](std::int64_t i) { return tile + i * g.width; };
+      state.add_converted(
+          std::min(block, n - k), g.width, [&](std::int64_t i) { return row(g, place(i), k + i); },
+          place);
+    }
+    state.finish(g.width);
+
+    T buffer[widest_strip];
+    for (std::int64_t k = 0; k < n; ++k) {
+      const std::int64_t offset = g.offsets[1] + k * plan_.axis_stride[1];
+      T* result = place_of_row(buffer, o_, offset, plan_.column_stride[1], g.width);
+      if (block == n) {
+        const T* e = tile + k * g.width;
+        for (std::int64_t j = 0; j < g.width; ++j) result[j] = e[j] * inverse[j];
+      } else {
+        const T* x = row(g, buffer, k);
+        QUIPU_VECTORIZE
+        for (std::int64_t j = 0; j < g.width; ++j)
+          result[j] = math::exp_below(x[j] - largest[j]) * inverse[j];
+      }
+      finish_row(o_, offset, plan_.column_stride[1], result, g.width);
+    }
+  }
+
+  const T* row(const Group& g, T* buffer, std::int64_t k) const {
+    return read_row(buffer, x_, g.offsets[0] + k * plan_.axis_stride[0], plan_.column_stride[0],
+                    g.width);
+  }
+
+  const View& x_;
+  Grad o_;
+  std::int64_t width_;
+  AxisPlan<2> plan_;
+};
+
+template <class T>
+class Backward {
+ public:
+  Backward(const View& o, const View& d_o, const Grad& d_x, int axis)
+      : o_(o),
+        d_o_(d_o),
+        d_x_(d_x),
+        width_(strip_width<T>(o.size(axis))),
+        plan_({&o, &d_o, &d_x_.view}, axis, width_) {}
+
+  void run() const {
+    for_each_group(plan_, width_,
+                   [&](const Group& g) { plan_.has_columns() ? columns(g) : line(g); });
+  }
+
+ private:
+  using Group = typename AxisPlan<3>::Group;
+  static constexpr std::int64_t longest = 4096;  // piece of a line
+  struct Buffers {
+    alignas(64) T o[longest], d_o[longest], d_x[longest];
+  };
+
+  void line(const Group& g) const {
+    Buffers b;
+    const Offsets<3>& stride = plan_.axis_stride;
+    const std::int64_t n = plan_.length;
+    T mean = 0;
+    const T *o = nullptr, *d_o = nullptr;
+    const auto read = [&](std::int64_t k, std::int64_t count) {
+      o = read_row(b.o, o_, g.offsets[0] + k * stride[0], stride[0], count);
+      d_o = read_row(b.d_o, d_o_, g.offsets[1] + k * stride[1], stride[1], count);
+    };
+    for (std::int64_t k = 0; k < n; k += longest) {
+      const std::int64_t count = std::min(longest, n - k);
+      read(k, count);
+      mean += row_product(o, d_o, count);
+    }
+    for (std::int64_t k = 0; k < n; k += longest) {
+      const std::int64_t count = std::min(longest, n - k);
+      if (n > longest) read(k, count);
+      const std::int64_t offset = g.offsets[2] + k * stride[2];
+      T* d_x = place_of_row(b.d_x, d_x_, offset, stride[2], count);
+      QUIPU_VECTORIZE
+      for (std::int64_t i = 0; i < count; ++i) d_x[i] = o[i] * (d_o[i] - mean);
+      finish_row(d_x_, offset, stride[2], d_x, count);
+    }
+  }
+
+  void columns(const Group& g) const {
+    constexpr std::int64_t block = 256;  // rows that are summed before they are added to the rest
+    Buffers b;
+    T mean[widest_strip] = {}, part[widest_strip];
+    const T *o = nullptr, *d_o = nullptr;
+    const auto read = [&](std::int64_t k) {
+      const auto at_row = [&](std::size_t v) { return g.offsets[v] + k * plan_.axis_stride[v]; };
+      o = read_row(b.o, o_, at_row(0), plan_.column_stride[0], g.width);
+      d_o = read_row(b.d_o, d_o_, at_row(1), plan_.column_stride[1], g.width);
+      return at_row(2);
+    };
+    for (std::int64_t first = 0; first < plan_.length; first += block) {
+      std::fill_n(part, g.width, T(0));
+      for (std::int64_t k = first; k < std::min(first + block, plan_.length); ++k) {
+        read(k);
+        QUIPU_VECTORIZE
+        for (std::int64_t j = 0; j < g.width; ++j) part[j] += o[j] * d_o[j];
+      }
+      for (std::int64_t j = 0; j < g.width; ++j) mean[j] += part[j];
+    }
+    for (std::int64_t k = 0; k < plan_.length; ++k) {
+      const std::int64_t offset = read(k);
+      T* d_x = place_of_row(b.d_x, d_x_, offset, plan_.column_stride[2], g.width);
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < g.width; ++j) d_x[j] = o[j] * (d_o[j] - mean[j]);
+      finish_row(d_x_, offset, plan_.column_stride[2], d_x, g.width);
+    }
+  }
+
+  const View& o_;
+  const View& d_o_;
+  const Grad& d_x_;
+  std::int64_t width_;
+  AxisPlan<3> plan_;
+};
+
+void forward(View x, View o, int axis) {
+  if (x.numel() == 0) return;
+  x.dtype == f64 ? Forward<double>(x, o, axis).run() : Forward<float>(x, o, axis).run();
+}
+
+void backward(View o, View d_o, Grad d_x, int axis) {
+  if (o.numel() == 0) return;
+  o.dtype == f64 ? Backward<double>(o, d_o, d_x, axis).run()
+                 : Backward<float>(o, d_o, d_x, axis).run();
+}
+
+}  // namespace
+}  // namespace on_cpu
+
+void register_cpu_softmax() {
+  softmax_forward.provide(DeviceKind::cpu, on_cpu::forward);
+  softmax_backward.provide(DeviceKind::cpu, on_cpu::backward);
+}
+
+}  // namespace quipu

@@ -1,0 +1,50 @@
+#include "quipu/ops/gelu.h"
+
+#include "quipu/ops/arithmetic.h"
+#include "quipu/ops/checks.h"
+#include "quipu/ops/pointwise_support.h"
+
+namespace quipu {
+namespace {
+
+struct NormalRule {
+  Saved x;
+  Pointwise gradient;
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) { pointwise_kernel(g, gradient, {d_o, x.get()}); });
+  }
+};
+
+Tensor apply_function(const Tensor& x, Pointwise f, Pointwise gradient) {
+  check_floating("x", x.dtype());
+  const Tensor o = map(f, {x}, {x.shape(), x.dtype(), x.device()});
+  return tie(o, {x}, NormalRule{save_if(x.requires_grad(), x), gradient});
+}
+
+}  // namespace
+
+Tensor gelu(const Tensor& x) {
+  const OpScope op("gelu");
+  return apply_function(x, Pointwise::gelu, Pointwise::gelu_grad);
+}
+
+Tensor gelu_composed(const Tensor& x) {
+  return x * normal_cdf(x);
+}
+
+void gelu_backward(const Tensor& x, const Tensor& d_o, const Grad& d_x) {
+  const OpScope op("gelu_backward");
+  check_floating("x", x.dtype());
+  check_same_dtype("x", x, "d_o", d_o);
+  check_same_device("x", x, "d_o", d_o);
+  check(x.shape() == d_o.shape() && d_x.view.shape == x.shape(), "x has shape ", x.shape(),
+        ", d_o ", d_o.shape(), " and d_x ", d_x.view.shape, ", but they must agree");
+  pointwise_kernel(d_x, Pointwise::gelu_grad, {d_o, x});
+}
+
+Tensor normal_cdf(const Tensor& x) {
+  const OpScope op("normal_cdf");
+  return apply_function(x, Pointwise::normal_cdf, Pointwise::normal_cdf_grad);
+}
+
+}  // namespace quipu

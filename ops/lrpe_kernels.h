@@ -1,0 +1,42 @@
+#pragma once
+// What a back end provides for position encodings, in 1 to m dimensions, alone and inside flao.
+#include "quipu/core/dispatch.h"
+#include "quipu/ops/act.h"
+
+namespace quipu {
+
+enum class LrpeKind : std::uint8_t { none, rotate, cosine };
+
+/// How a row (head h, token t) of d features is encoded. The sequence may have one dimension (grid
+/// empty: position offset + t) or several (sizes of the grid; the first `lead` tokens are at angle
+/// 0).
+struct RowEncoding {
+  LrpeKind kind = LrpeKind::none;
+  Act act = Act::none;
+  bool over_sequence = false;  // softmax over the tokens instead of the features
+  View theta;                  // (h or 1, e); e = 1 is repeated, missing columns are angle 0
+  std::int64_t offset = 0;
+  Dims grid;
+  std::int64_t lead = 0;
+
+  bool has_columns() const { return act == Act::softmax && over_sequence; }
+};
+
+/// Features that a row may have, so that a thread's tiles stay small.
+constexpr std::int64_t most_features(DType dtype) {
+  return dtype == DType::f64 ? 4096 : 8192;
+}
+/// Angles of a row with d features.
+constexpr std::int64_t angles_of(LrpeKind kind, std::int64_t d) {
+  return kind == LrpeKind::none ? 0 : kind == LrpeKind::rotate ? d / 2 : d;
+}
+/// x (b, h, t, d) -> o (b, h, t, d or 2d), any strides. `angles` (h, t, angles of a row),
+/// contiguous in the compute type, is filled if it is defined.
+inline constinit Kernel<void(View x, View o, View angles, const RowEncoding&)> lrpe_forward{
+    "lrpe_forward"};
+/// d_x (=|+=) gradient. x is undefined where the activation does not need it; `angles` is read
+/// instead of theta if it is defined.
+inline constinit Kernel<void(View x, View d_o, Grad d_x, View angles, const RowEncoding&)>
+    lrpe_backward{"lrpe_backward"};
+
+}  // namespace quipu

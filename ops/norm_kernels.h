@@ -1,0 +1,30 @@
+#pragma once
+// What a back end provides for normalisation. x, o and their gradients are seen as (outer, groups,
+// channels, inner) and are contiguous; a row is all of one group. weight, bias and their gradients
+// are (groups, channels). Statistics are (outer, groups), contiguous, of the compute type.
+#include <algorithm>
+
+#include "quipu/core/dispatch.h"
+
+namespace quipu {
+
+/// inverse = 1 / sqrt(mean of (x - mean)^2 + eps), where mean is 0 unless `centered`;
+/// o = (x - mean) inverse weight + bias. Of o, weight, bias and the statistics, any may be
+/// undefined.
+inline constinit Kernel<void(View x, View weight, View bias, View o, View mean, View inverse,
+                             bool centered, double eps)>
+    norm_forward{"norm_forward"};
+
+/// How many partial sums of the gradients of weight and bias there are.
+inline std::int64_t norm_parts(std::int64_t outer) {
+  return std::clamp<std::int64_t>(outer / 32, 1, 32);
+}
+
+/// The gradients of norm_forward, each of which may be unwanted; `mean` is undefined where it was
+/// not subtracted. `parts` is (norm_parts, wanted of weight and bias, groups, channels) of the
+/// compute type, undefined when neither is wanted.
+inline constinit Kernel<void(View x, View weight, View d_o, View mean, View inverse, Grad d_x,
+                             Grad d_weight, Grad d_bias, View parts)>
+    norm_backward{"norm_backward"};
+
+}  // namespace quipu

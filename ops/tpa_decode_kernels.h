@@ -1,0 +1,68 @@
+#pragma once
+// What a back end provides for attention over factored keys and values.
+#include <algorithm>
+
+#include "quipu/core/dispatch.h"
+
+namespace quipu {
+
+/// The factors, with any strides. In backward, av or bv is undefined where it is not needed.
+struct TpaInputs {
+  View aq, bq;             // (b, h, r), (b, r, d)
+  View ak, bk;             // (b, m, key rank, h), (b, m, key rank, d)
+  View av, bv;             // (b, m, value rank, h), (b, m, value rank, e)
+  View lengths;            // (b,) i64, or undefined
+  double score_scale = 1;  // scale scale_q scale_k
+  double value_scale = 1;
+
+  const View* first_view() const { return &aq; }
+};
+
+/// Where a backward kernel leaves gradients; shapes as in TpaInputs.
+struct TpaInputGrads {
+  Grad aq, bq, ak, bk, av, bv;
+
+  /// Whether a gradient flows through the scores.
+  bool of_scores() const { return aq.wanted() || bq.wanted() || ak.wanted() || bk.wanted(); }
+};
+
+/// Heads, and r, that a kernel can do with.
+inline constexpr std::int64_t most_tpa_width = 1024;
+
+/// The entries are cut into `count` blocks that are worked on side by side.
+struct TpaBlocks {
+  std::int64_t length, count;
+};
+inline constexpr std::int64_t most_tpa_blocks = 32;
+
+/// As many as make a large batch of work; a small batch of short sequences is not cut.
+inline TpaBlocks tpa_blocks(std::int64_t batch, std::int64_t m) {
+  constexpr std::int64_t shortest = 256;
+  const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
+  const std::int64_t wanted = parts(most_tpa_blocks, std::max<std::int64_t>(batch, 1));
+  const std::int64_t length = std::max(shortest, parts(m, wanted));
+  return {length, std::max<std::int64_t>(1, parts(m, length))};
+}
+
+/// Workspace of forward, in the compute type, if there is more than one block: each block's output
+/// and log-sum-exp.
+inline Shape tpa_forward_workspace(std::int64_t b, std::int64_t m, std::int64_t h, std::int64_t e) {
+  return {b, tpa_blocks(b, m).count, h, e + 1};
+}
+/// Workspace of backward, in the compute type, if aq or bq wants a gradient: each block's part of
+/// both.
+inline Shape tpa_backward_workspace(std::int64_t b, std::int64_t m, std::int64_t h, std::int64_t r,
+                                    std::int64_t d) {
+  return {b, tpa_blocks(b, m).count, h * r + r * d};
+}
+
+/// o (b, h, e), and lse (b, h) in the compute type if it is defined. Throws where a length is not
+/// in [0, m].
+inline constinit Kernel<void(const TpaInputs&, View o, View lse, View workspace)>
+    tpa_decode_forward{"tpa_decode_forward"};
+/// Gradients (=|+=) from d_o (b, h, e). o is undefined where no gradient flows through the scores.
+inline constinit Kernel<void(const TpaInputs&, View o, View lse, View d_o, const TpaInputGrads&,
+                             View workspace)>
+    tpa_decode_backward_kernel{"tpa_decode_backward"};
+
+}  // namespace quipu

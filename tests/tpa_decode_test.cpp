@@ -1,0 +1,456 @@
+#include <quipu/quipu.h>
+
+#include <cmath>
+#include <limits>
+
+#include "quipu/ops/tpa_decode_kernels.h"
+#include "support.h"
+
+using namespace quipu;
+
+namespace {
+
+struct Size {
+  std::int64_t b, m, h, r, d, e, key_rank = 1, value_rank = 1;
+};
+using Six = std::vector<Tensor>;
+
+std::string text(const Size& s) {
+  return detail::concat("b ", s.b, " m ", s.m, " h ", s.h, " r ", s.r, " d ", s.d, " e ", s.e,
+                        " ranks ", s.key_rank, " ", s.value_rank);
+}
+
+Shape entries(const Size& s, std::int64_t rank, std::int64_t width) {
+  return rank == 1 ? Shape{s.b, s.m, width} : Shape{s.b, s.m, rank, width};
+}
+std::vector<Shape> shapes_of(const Size& s) {
+  return {{s.b, 1, s.h, s.r}, entries(s, s.key_rank, s.h), entries(s, s.value_rank, s.h),
+          {s.b, 1, s.r, s.d}, entries(s, s.key_rank, s.d), entries(s, s.value_rank, s.e)};
+}
+/// aq, ak, av, bq, bk, bv
+Six inputs_of(const Size& s, DType dtype, Device device) {
+  Six in;
+  for (const Shape& shape : shapes_of(s)) {
+    in.push_back(randn(shape, dtype == f64 ? f64 : f32, device).to(dtype));
+  }
+  return in;
+}
+Six wanting(Six in) {
+  for (const Tensor& x : in) x.set_requires_grad();
+  return in;
+}
+Six as(DType dtype, const Six& in) {
+  Six out;
+  for (const Tensor& x : in) out.push_back(x.detach().to(dtype).detach());
+  return out;
+}
+
+Tensor fused(const Six& in, const TpaOptions& options = {}) {
+  return tpa_decode(in[0], in[1], in[2], in[3], in[4], in[5], options);
+}
+Tensor composed(const Six& in, const TpaOptions& options = {}) {
+  return tpa_decode_composed(in[0], in[1], in[2], in[3], in[4], in[5], options);
+}
+
+/// The output and all gradients.
+template <class F>
+Six everything(F f, const Six& in, const Tensor& d_o, const TpaOptions& options = {}) {
+  const Six leaves = wanting(as(in[0].dtype(), in));
+  Tape tape;
+  const Tensor o = f(leaves, options);
+  Six out = tape.gradients(o, leaves, {d_o});
+  out.insert(out.begin(), o.detach());
+  return out;
+}
+
+double largest(const Tensor& x) {
+  double most = 0;
+  for (const double v : x.to_vector()) most = std::max(most, std::abs(v));
+  return most;
+}
+/// The largest difference, as a part of the largest entry.
+double distance(const Tensor& x, const Tensor& wanted) {
+  REQUIRE(x.shape() == wanted.shape());
+  if (x.numel() == 0) return 0;
+  const std::vector<double> a = x.to_vector(), b = wanted.to_vector();
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!(std::abs(a[i] - b[i]) <= most)) most = std::abs(a[i] - b[i]);
+    if (std::isnan(most)) return most;
+  }
+  return most / std::max(largest(wanted), 1e-300);
+}
+
+const Size small_sizes[] = {
+    {1, 1, 1, 1, 1, 1},       {2, 3, 2, 2, 3, 4},       {1, 5, 3, 2, 4, 3},
+    {3, 2, 1, 3, 2, 5},       {2, 7, 4, 3, 5, 2},       {1, 4, 2, 5, 7, 3},
+    {2, 5, 3, 1, 1, 6},       {1, 9, 5, 2, 3, 1},       {2, 4, 3, 2, 3, 4, 2, 1},
+    {2, 4, 3, 2, 3, 4, 1, 2}, {1, 5, 2, 3, 4, 3, 3, 2}, {2, 3, 2, 2, 2, 2, 2, 3},
+    {1, 1, 3, 2, 4, 5, 4, 1}, {3, 1, 2, 4, 3, 2, 1, 4}, {1, 17, 2, 2, 3, 3},
+    {2, 6, 1, 6, 2, 2, 2, 2}};
+/// The published ones.
+const Size published[] = {{2, 256, 16, 16, 128, 64},  {2, 2048, 16, 16, 128, 64},
+                          {2, 2049, 16, 16, 128, 64}, {2, 2047, 16, 16, 128, 64},
+                          {2, 2049, 17, 16, 128, 64}, {2, 2047, 31, 16, 128, 64},
+                          {2, 2049, 17, 31, 128, 64}, {2, 2047, 31, 17, 128, 64},
+                          {2, 2049, 17, 31, 129, 63}, {2, 2047, 31, 17, 127, 65}};
+const Size with_zeros[] = {
+    {0, 3, 2, 2, 3, 4},   {2, 0, 2, 2, 3, 4},       {2, 3, 0, 2, 3, 4},
+    {2, 3, 2, 0, 3, 4},   {2, 3, 2, 2, 0, 4},       {2, 3, 2, 2, 3, 0},
+    {2, 300, 2, 2, 3, 0}, {2, 3, 2, 2, 3, 4, 0, 1}, {2, 3, 2, 2, 3, 4, 1, 0}};
+
+/// Scales and lengths in every pair of choices: a few rows of a table.
+std::vector<TpaOptions> option_rows(const Size& s, Device device) {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t b = 0; b < s.b; ++b) lengths.push_back((s.m + 1) * (b + 1) / (s.b + 1));
+  const Tensor some = from(lengths, {s.b}, i64, device);
+  return {{},
+          {.scale = 0.3, .scale_q = 0.5, .scale_k = 1.5, .scale_v = 0.7},
+          {.scale = 0.3, .scale_k = -1.2, .lengths = some},
+          {.scale_q = 0.8, .scale_k = 0.4},
+          {.scale_q = 0.8, .scale_v = 2.0, .lengths = some},
+          {.scale = -0.6, .scale_q = 1.3, .scale_v = -0.5}};
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: agrees with its composition in f64") {
+  std::vector<Size> sizes(std::begin(small_sizes), std::end(small_sizes));
+  sizes.insert(sizes.end(), {{2, 300, 33, 5, 17, 9},
+                             {1, 1100, 5, 3, 20, 300},
+                             {3, 70, 130, 7, 12, 40, 2, 3},
+                             {2, 2049, 17, 31, 129, 63}});
+  for (const Size& s : sizes) {
+    CAPTURE(text(s));
+    const Six in = inputs_of(s, f64, device);
+    const Tensor d_o = randn({s.b, 1, s.h, s.e}, f64, device);
+    for (const TpaOptions& options : option_rows(s, device)) {
+      const Six ours = everything(fused, in, d_o, options);
+      const Six theirs = everything(composed, in, d_o, options);
+      for (std::size_t i = 0; i < ours.size(); ++i) {
+        CAPTURE(i);
+        CHECK(allclose(ours[i], theirs[i], {1e-12, 1e-12 * std::max(1.0, largest(theirs[i]))}));
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: published sizes, every type, beside the composition") {
+  for (const Size& s : published) {
+    CAPTURE(text(s));
+    for (const DType dtype : {f32, bf16, f16}) {
+      CAPTURE(dtype);
+      const Six in = inputs_of(s, dtype, device);
+      const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(dtype);
+      const Six ours = everything(fused, in, d_o);
+      const Six exact = everything(fused, as(f64, in), d_o.to(f64));
+      for (std::size_t i = 0; i < ours.size(); ++i) {
+        CAPTURE(i);
+        // Sums of some thousand terms in f32; otherwise the last rounding and, in gradients, that
+        // of the output.
+        const double bound = dtype == f32 ? 2e-6 : 2 * epsilon_of(dtype);
+        CHECK(distance(ours[i], exact[i]) <= bound);
+      }
+      const double by_composition = distance(composed(in), exact[0]);
+      CHECK(distance(ours[0], exact[0]) <= std::max(by_composition, epsilon_of(dtype)));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: gradients of every input, all sizes and options") {
+  int checked = 0;
+  for (const Size& s : small_sizes) {
+    CAPTURE(text(s));
+    const std::vector<TpaOptions> rows = option_rows(s, device);
+    for (const std::size_t row : {static_cast<std::size_t>(checked) % rows.size(),
+                                  static_cast<std::size_t>(checked + 2) % rows.size()}) {
+      const auto f = [&](const Six& in) { return fused(in, rows[row]); };
+      CHECK(gradcheck(f, wanting(inputs_of(s, f64, device))));
+      ++checked;
+    }
+  }
+  CHECK(checked >= 30);
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: every subset of inputs that want gradients") {
+  for (const Size& s : {Size{2, 3, 2, 2, 3, 4}, Size{1, 4, 3, 2, 2, 3, 2, 2}}) {
+    CAPTURE(text(s));
+    for (unsigned subset = 1; subset < 64; ++subset) {
+      CAPTURE(subset);
+      const Six in = inputs_of(s, f64, device);
+      for (unsigned i = 0; i < 6; ++i) in[i].set_requires_grad((subset >> i & 1) != 0);
+      CHECK(gradcheck([](const Six& x) { return fused(x); }, in));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: keeps what it declares") {
+  const Size s{2, 5, 3, 2, 4, 6};
+  for (const DType dtype : {f64, f32, bf16}) {
+    for (const bool has_lengths : {false, true}) {
+      for (unsigned subset = 0; subset < 64; ++subset) {
+        CAPTURE(subset);
+        const Six in = inputs_of(s, dtype, device);
+        for (unsigned i = 0; i < 6; ++i) in[i].set_requires_grad((subset >> i & 1) != 0);
+        TpaOptions options;
+        if (has_lengths) options.lengths = full({s.b}, 4, i64, device);
+        Tape tape;
+        const Tensor o = fused(in, options);
+        const bool scores = (subset & 0b011011) != 0;
+        std::size_t wanted = 0;
+        if (subset != 0) {
+          for (const std::size_t i : {0, 1, 3, 4}) wanted += in[i].nbytes();
+          if (scores || (subset & 0b100000) != 0) wanted += in[2].nbytes();
+          if (scores || (subset & 0b000100) != 0) wanted += in[5].nbytes();
+          if (scores) wanted += o.nbytes();
+          wanted += static_cast<std::size_t>(s.b * s.h) * size_of(compute_type(dtype));
+          if (has_lengths) wanted += static_cast<std::size_t>(s.b) * sizeof(std::int64_t);
+        }
+        CHECK(tape.saved_bytes() == wanted);
+        CHECK(tape.size() == (subset != 0 ? 1 : 0));
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: any strides, in inputs, upstream and gradients") {
+  const Size s{2, 70, 5, 3, 6, 7, 2, 1};
+  for (const DType dtype : {f64, bf16}) {
+    const Six in = inputs_of(s, dtype, device);
+    const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(dtype);
+    const Six wanted = everything(fused, in, d_o);
+    const auto turned = [](const Six& x, const TpaOptions&) {
+      Six views;
+      for (const Tensor& t : x) {
+        views.push_back(cat({t, t}, -1)
+                            .transpose(0, -1)
+                            .contiguous()
+                            .transpose(0, -1)
+                            .slice(-1, 0, t.size(-1)));
+      }
+      return fused(views).transpose(2, 3).contiguous().transpose(2, 3);
+    };
+    const Six ours = everything(turned, in, d_o.transpose(2, 3).contiguous().transpose(2, 3));
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      CAPTURE(i);
+      CHECK(same_bits(ours[i].contiguous(), wanted[i].contiguous()));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: gradients may lie in one tensor") {
+  const auto f = [](const Six& in) {
+    return tpa_decode(in[0], in[1].slice(2, 0, 3), in[1].slice(2, 2, 5), in[2],
+                      in[3].slice(2, 0, 4), in[3].slice(2, 1, 5));
+  };
+  const auto input = [&](const Shape& shape) {
+    return randn(shape, f64, device).set_requires_grad();
+  };
+  CHECK(
+      gradcheck(f, {input({2, 1, 3, 2}), input({2, 4, 5}), input({2, 1, 2, 4}), input({2, 4, 5})}));
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: lengths cut entries off") {
+  const Size s{4, 700, 3, 4, 8, 5};
+  const Six in = inputs_of(s, f64, device);
+  const std::vector<std::int64_t> lengths = {0, 1, 300, 700};
+  const TpaOptions options{.lengths = from(lengths, {4}, i64, device)};
+  const Tensor d_o = randn({s.b, 1, s.h, s.e}, f64, device);
+  const Six ours = everything(fused, in, d_o, options);
+  for (std::int64_t b = 0; b < s.b; ++b) {
+    CAPTURE(b);
+    Six part;
+    for (std::size_t i = 0; i < 6; ++i) {
+      const Tensor one = in[i].slice(0, b, b + 1);
+      part.push_back(i == 0 || i == 3 ? one
+                                      : one.slice(1, 0, lengths[static_cast<std::size_t>(b)]));
+    }
+    const Six alone = everything(fused, part, d_o.slice(0, b, b + 1));
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      CAPTURE(i);
+      const Tensor mine = ours[i].slice(0, b, b + 1);
+      const bool is_cut = i != 0 && i != 1 && i != 4;
+      CHECK(allclose(is_cut ? mine.slice(1, 0, lengths[static_cast<std::size_t>(b)]) : mine,
+                     alone[i], {1e-12, 1e-12}));
+      if (is_cut) CHECK(largest(mine.slice(1, lengths[static_cast<std::size_t>(b)])) == 0);
+    }
+  }
+  CHECK(largest(ours[0][0]) == 0);
+  for (const std::int64_t bad : {-1, 701}) {
+    const TpaOptions wrong{.lengths = full({4}, bad, i64, device)};
+    expect_error([&] { fused(in, wrong); }, "tpa_decode", "lengths at 0");
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: large scores and not a number") {
+  Six in = inputs_of({1, 600, 2, 2, 4, 3}, f32, device);
+  const TpaOptions steep{.scale = 1e4};
+  CHECK(allclose(fused(in, steep), fused(as(f64, in), steep).to(f32), {1e-4, 1e-4}));
+  in[1].slice(1, 555, 556).fill_(std::numeric_limits<double>::quiet_NaN());
+  for (const double v : fused(in).to_vector()) CHECK(std::isnan(v));
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: same bits on any number of threads") {
+  for (const Size& s : {Size{1, 3000, 9, 5, 20, 13, 2, 1}, Size{5, 300, 70, 6, 9, 150}}) {
+    const Six in = inputs_of(s, f32, device);
+    const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device);
+    const int before = set_num_threads(1);
+    const Six wanted = everything(fused, in, d_o);
+    for (const int threads : {2, 3}) {
+      set_num_threads(threads);
+      const Six ours = everything(fused, in, d_o);
+      for (std::size_t i = 0; i < ours.size(); ++i) CHECK(same_bits(ours[i], wanted[i]));
+    }
+    set_num_threads(before);
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: sizes of 0") {
+  for (const Size& s : with_zeros) {
+    CAPTURE(text(s));
+    for (const DType dtype : {f64, bf16}) {
+      const Six in = inputs_of(s, dtype, device);
+      const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(dtype);
+      for (const Tensor& x : everything(fused, in, d_o)) {
+        for (const double v : x.to_vector()) CHECK(std::isfinite(v));
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: meta takes the same memory") {
+  const auto peak_of = [](const Size& s, DType dtype, Device where, bool train) {
+    const Six in = inputs_of(s, dtype, where);
+    if (train) wanting(in);
+    const PeakMemory peak(where);
+    Tape tape;
+    const Tensor o = fused(in, {.lengths = zeros({s.b}, i64, where)});
+    CHECK(o.shape() == Shape{s.b, 1, s.h, s.e});
+    if (train) tape.backward(o, {zeros(o.shape(), dtype, where)});
+    return peak.bytes_above();
+  };
+  for (const Size& s : {Size{2, 30, 3, 2, 4, 5}, Size{2, 600, 3, 2, 4, 5, 2, 3}}) {
+    for (const DType dtype : {f64, f32, bf16}) {
+      for (const bool train : {false, true}) {
+        CHECK(peak_of(s, dtype, device, train) ==
+              peak_of(s, dtype, Device(device.kind(), 0, true), train));
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: takes memory for the output, and for blocks if any") {
+  const auto taken = [&](const Size& s) {
+    const Six in = inputs_of(s, bf16, device);
+    const PeakMemory peak(device);
+    fused(in);
+    return peak.bytes_above();
+  };
+  const auto whole = [](std::int64_t bytes) {
+    return static_cast<std::size_t>((bytes + 511) / 512 * 512);
+  };
+  CHECK(taken({8, 256, 32, 16, 128, 128}) == whole(2 * 8 * 32 * 128));
+  const std::int64_t blocks = tpa_blocks(1, 1000).count;
+  CHECK(blocks > 1);
+  CHECK(taken({1, 1000, 3, 2, 5, 7}) == whole(2 * 3 * 7) + whole(4 * blocks * 3 * 8));
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: without a tape") {
+  const Size s{2, 300, 3, 2, 5, 4, 2, 1};
+  const Six in = inputs_of(s, f64, device);
+  const Tensor d_o = randn({s.b, 1, s.h, s.e}, f64, device);
+  const Six wanted = everything(fused, in, d_o);
+  const TpaOutput out = tpa_decode_with_lse(in[0], in[1], in[2], in[3], in[4], in[5]);
+  CHECK(same_bits(out.o, wanted[0]));
+  Six d;
+  for (const Tensor& x : in) d.push_back(ones(x.shape(), f64, device));
+  const auto grad = [&](std::size_t i) { return Grad::add_to(d[i]); };
+  tpa_decode_backward(in[0], in[1], in[2], in[3], in[4], in[5], out, d_o,
+                      {grad(0), grad(1), grad(2), grad(3), grad(4), grad(5)});
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(allclose(d[i], wanted[i + 1] + 1, {1e-12, 1e-12}));
+  }
+}
+
+TEST_CASE("tpa_decode: says what does not fit, before anything is allocated") {
+  const Size s{2, 5, 3, 2, 4, 6};
+  const Six good = inputs_of(s, f32, cpu);
+  const auto with = [&](std::size_t i, const Tensor& x) {
+    Six in = good;
+    in[i] = x;
+    return [in] { fused(in); };
+  };
+  const std::uint64_t before = memory_stats(cpu).allocations;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  expect_error([&] { fused(good, {.scale = nan}); }, "tpa_decode", "scale is nan");
+  expect_error([&] { fused(good, {.scale_q = 1 / 0.0}); }, "scale_q is inf");
+  expect_error([&] { fused(good, {.scale_k = -1 / 0.0}); }, "scale_k is -inf");
+  expect_error([&] { fused(good, {.scale_v = nan}); }, "scale_v is nan");
+  expect_error([&] { fused(good, {.scale = 1e200, .scale_q = 1e200}); }, "not finite");
+  CHECK(memory_stats(cpu).allocations == before);
+
+  expect_error(with(0, arange(3)), "tpa_decode", "aq is i64");
+  expect_error(with(1, good[1].to(bf16)), "ak is bf16");
+  expect_error(with(5, zeros({2, 5, 6}, f32, Device(cpu.kind(), 0, true))), "bv on meta");
+  expect_error(with(0, zeros({2, 2, 3, 2})), "aq has shape (2, 2, 3, 2)", "(b, 1, h, r)");
+  expect_error(with(3, zeros({2, 1, 5, 4})), "bq has shape (2, 1, 5, 4)", "agree in b and r");
+  expect_error(with(1, zeros({2, 5, 4})), "ak has shape (2, 5, 4)", "(2, 5, 3) is wanted");
+  expect_error(with(1, zeros({5})), "ak has shape (5,)");
+  expect_error(with(2, zeros({2, 4, 3})), "av has shape (2, 4, 3)", "(2, 5, 3) is wanted");
+  expect_error(with(4, zeros({2, 5, 1, 4})), "bk has shape (2, 5, 1, 4)", "ak has shape (2, 5, 3)");
+  expect_error(with(4, zeros({2, 5, 5})), "bk has shape (2, 5, 5)", "agree in d");
+  expect_error(with(5, zeros({2, 6, 6})), "bv has shape (2, 6, 6)");
+  expect_error([&] { fused(good, {.lengths = zeros({2})}); }, "lengths is f32");
+  expect_error([&] { fused(good, {.lengths = zeros({3}, i64)}); }, "lengths has shape (3,)");
+  expect_error([&] { fused(inputs_of({1, 1, 2000, 1, 1, 1}, f32, cpu)); }, "1024 heads");
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_cache: grows token by token") {
+  const Size s{2, 9, 3, 2, 4, 5};
+  for (const TpaRanks ranks : {TpaRanks{}, TpaRanks{2, 3}}) {
+    Size sized = s;
+    sized.key_rank = ranks.key;
+    sized.value_rank = ranks.value;
+    const Six in = inputs_of(sized, bf16, device);
+    TpaCache cache;
+    expect_error([&] { cache.view(); }, "reserve");
+    const auto part = [&](std::size_t i, std::int64_t first, std::int64_t end) {
+      return in[i].slice(1, first, end);
+    };
+    const auto append = [&](std::int64_t first, std::int64_t end) {
+      cache.append(part(1, first, end), part(2, first, end), part(4, first, end),
+                   part(5, first, end));
+    };
+    expect_error([&] { append(0, 1); }, "TpaCache::append", "reserve");
+    const auto reserve = [&](std::int64_t tokens) {
+      cache.reserve(s.b, tokens, s.h, s.d, s.e, bf16, device, ranks);
+    };
+    reserve(6);
+    CHECK(cache.view().ak.size(1) == 0);
+    append(0, 4);
+    const std::uint64_t before = memory_stats(device).allocations;
+    for (std::int64_t m = 4; m < 6; ++m) append(m, m + 1);
+    CHECK(memory_stats(device).allocations == before);
+    expect_error([&] { append(6, 7); }, "the cache is full: it holds 6 of 6 tokens", "reserve");
+    expect_error([&] { reserve(5); }, "capacity is 5", "6 tokens are held");
+    expect_error([&] { cache.reserve(s.b, 9, s.h + 1, s.d, s.e, bf16, device, ranks); }, "clear()");
+    reserve(9);
+    append(6, 9);
+    CHECK(cache.length() == 9);
+    CHECK(cache.capacity() == 9);
+    const TpaCache::Factors past = cache.view();
+    CHECK(same_bits(past.ak, in[1]));
+    CHECK(same_bits(past.bv, in[5]));
+    CHECK(same_bits(tpa_decode(in[0], past.ak, past.av, in[3], past.bk, past.bv), fused(in)));
+    expect_error([&] { cache.append(in[1], in[1].to(f32), in[4], in[5]); }, "av");
+    cache.clear();
+    CHECK(cache.view().bv.size(1) == 0);
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_cache: holds 2h + d + e numbers a token") {
+  TpaCache cache;
+  const PeakMemory peak(device);
+  cache.reserve(4, 128, 32, 128, 128, bf16, device);
+  CHECK(peak.bytes_above() == 2 * 4 * 128 * (2 * 32 + 128 + 128));
+}
