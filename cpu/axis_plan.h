@@ -55,6 +55,20 @@ class AxisPlan {
     }
   }
 
+  /// Calls f(groups, count) for up to `few` of them at a time.
+  template <int few, class F>
+  void each_few(std::int64_t begin, std::int64_t end, F f) const {
+    std::array<Group, few> waiting;
+    int count = 0;
+    each(begin, end, [&](const Group& group) {
+      waiting[static_cast<std::size_t>(count)] = group;
+      if (++count < few) return;
+      f(waiting.data(), count);
+      count = 0;
+    });
+    if (count > 0) f(waiting.data(), count);
+  }
+
   std::int64_t length;  // of the axis, in the first view
   Offsets<N> axis_stride{};
   Offsets<N> column_stride{};

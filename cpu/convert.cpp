@@ -258,6 +258,12 @@ void add_run(void* data, DType dtype, std::int64_t stride, const T* in, std::int
     T* out = static_cast<T*>(data);
     QUIPU_VECTORIZE
     for (std::int64_t i = 0; i < n; ++i) out[i] = wrapping_sum(out[i], in[i]);
+  } else if (std::is_same_v<T, float> && dtype == DType::bf16 && stride == 1) {
+    auto* out = static_cast<BFloat16*>(data);
+    QUIPU_VECTORIZE
+    for (std::int64_t i = 0; i < n; ++i) {
+      out[i] = narrowed(widened(out[i]) + static_cast<float>(in[i]));
+    }
   } else if (compute_type(dtype) == dtype_of<T>) {
     add_in<T>(data, dtype, stride, in, n);
   } else {

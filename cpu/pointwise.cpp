@@ -29,15 +29,20 @@ void run_part(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& l
 
 /// Dense bf16 throughout takes the short way, if f has one.
 bool run_bf16(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& layout) {
-  const BinaryBf16 function = bf16_function(f);
+  const Bf16Function function = bf16_function(f);
+  if (!function || in.count > 2 || layout.shape.size() > 1) return false;
   const auto dense = [&](int operand, const View& v) {
     return v.defined && v.dtype == DType::bf16 && layout[operand][0] == 1;
   };
-  if (!function || o.add || layout.shape.size() > 1) return false;
-  if (!dense(0, o.view) || !dense(1, in[0].view) || !dense(2, in[1].view)) return false;
+  if (!dense(0, o.view)) return false;
+  for (int i = 0; i < in.count; ++i) {
+    if (in[i].is_scalar || !dense(i + 1, in[i].view)) return false;
+  }
+  const auto part = [&](int i, std::int64_t begin) {
+    return i < in.count ? in[i].view.as<BFloat16>() + begin : nullptr;
+  };
   parallel_for(layout.shape[0], chunk_size, [&](std::int64_t begin, std::int64_t end) {
-    function(in[0].view.as<BFloat16>() + begin, in[1].view.as<BFloat16>() + begin,
-             o.view.as<BFloat16>() + begin, end - begin);
+    function(part(0, begin), part(1, begin), o.view.as<BFloat16>() + begin, end - begin, o.add);
   });
   return true;
 }

@@ -7,7 +7,6 @@
 #include <limits>
 #include <type_traits>
 
-#include "bfloat16.h"
 #include "vector_acts.h"
 #include "vector_pow.h"
 #include "wrapping.h"
@@ -42,15 +41,6 @@ PointwiseFunction<T> map(F) {
   } else {
     return map_ternary<T, F>;
   }
-}
-
-/// The loop over a function of two f32, of bf16.
-template <class F>
-BinaryBf16 map_bf16(F) {
-  return [](const BFloat16* a, const BFloat16* b, BFloat16* o, std::int64_t n) {
-    QUIPU_VECTORIZE
-    for (std::int64_t i = 0; i < n; ++i) o[i] = narrowed(F{}(widened(a[i]), widened(b[i])));
-  };
 }
 
 /// o[i] = F(a[i], sin and cos of angle[i]).
@@ -112,16 +102,6 @@ void map_pow_grad_a(const T* d, const T* x, const T* y, T* o, std::int64_t n) {
 }
 
 template <class T>
-T maximum(T a, T b) {
-  const bool first = (a > b) | (a != a);
-  return first ? a : b;
-}
-template <class T>
-T minimum(T a, T b) {
-  const bool first = (a < b) | (a != a);
-  return first ? a : b;
-}
-template <class T>
 T magnitude(T a) {
   if constexpr (std::is_floating_point_v<T>) {
     return std::abs(a);
@@ -142,8 +122,8 @@ PointwiseFunction<T> general_function(Pointwise f) {
     case Pointwise::add: return map<T>([](T a, T b) { return wrapping_sum(a, b); });
     case Pointwise::sub: return map<T>([](T a, T b) { return wrapping_difference(a, b); });
     case Pointwise::mul: return map<T>([](T a, T b) { return wrapping_product(a, b); });
-    case Pointwise::maximum: return map<T>([](T a, T b) { return maximum(a, b); });
-    case Pointwise::minimum: return map<T>([](T a, T b) { return minimum(a, b); });
+    case Pointwise::maximum: return map<T>([](T a, T b) { return math::maximum(a, b); });
+    case Pointwise::minimum: return map<T>([](T a, T b) { return math::minimum(a, b); });
     case Pointwise::eq: return map<T>([](T a, T b) { return T(a == b); });
     case Pointwise::ne: return map<T>([](T a, T b) { return T(a != b); });
     case Pointwise::lt: return map<T>([](T a, T b) { return T(a < b); });
@@ -216,10 +196,7 @@ PointwiseFunction<T> gradient_function(Pointwise f) {
       return map<T>([](T d, T x) { return x > T(0) ? d : x < T(0) ? -d : x; });
     case Pointwise::relu_grad: return map<T>([](T d, T x) { return x <= T(0) ? T(0) : d; });
     case Pointwise::sigmoid_grad:
-      return map<T>([](T d, T x) {
-        const math::Logistic<T> s = math::logistic(x);
-        return d * s.value * s.rest;
-      });
+      return map<T>([](T d, T x) { return d * math::logistic_slope(x); });
     case Pointwise::silu_grad: return map<T>([](T d, T x) { return d * math::silu_slope(x); });
     case Pointwise::normal_cdf_grad:
       return map<T>([](T d, T x) { return d * math::normal(x).density; });
@@ -258,19 +235,6 @@ PointwiseFunction<T> pointwise_function(Pointwise f) {
 template PointwiseFunction<float> pointwise_function(Pointwise);
 template PointwiseFunction<double> pointwise_function(Pointwise);
 template PointwiseFunction<std::int64_t> pointwise_function(Pointwise);
-
-BinaryBf16 bf16_function(Pointwise f) {
-  using T = float;
-  switch (f) {
-    case Pointwise::add: return map_bf16([](T a, T b) { return a + b; });
-    case Pointwise::sub: return map_bf16([](T a, T b) { return a - b; });
-    case Pointwise::mul: return map_bf16([](T a, T b) { return a * b; });
-    case Pointwise::div: return map_bf16([](T a, T b) { return a / b; });
-    case Pointwise::maximum: return map_bf16([](T a, T b) { return maximum(a, b); });
-    case Pointwise::minimum: return map_bf16([](T a, T b) { return minimum(a, b); });
-    default: return nullptr;
-  }
-}
 
 DType pointwise_type(const Operands& in) {
   DType widest = DType::i64;

@@ -15,10 +15,11 @@ using PointwiseFunction = void (*)(const T* a, const T* b, const T* c, T* o, std
 template <class T>
 PointwiseFunction<T> pointwise_function(Pointwise f);
 
-/// The loop over two operands of bf16, computed in f32, for cheap f; null for the others. One pass,
-/// where tiles of f32 would take longer than the memory.
-using BinaryBf16 = void (*)(const BFloat16* a, const BFloat16* b, BFloat16* o, std::int64_t n);
-BinaryBf16 bf16_function(Pointwise f);
+/// o[i] (=|+=) f(a[i], b[i]) for bf16, computed in f32 and rounded once. Null for functions that
+/// have no such loop. One pass, where tiles of f32 would take longer than the memory.
+using Bf16Function = void (*)(const BFloat16* a, const BFloat16* b, BFloat16* o, std::int64_t n,
+                              bool add);
+Bf16Function bf16_function(Pointwise f);
 
 /// The type that f is computed in: f64 if an operand is f64, f32 if one is another floating type,
 /// else i64. Scalars only count if they have a fraction that i64 would lose.

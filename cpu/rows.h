@@ -143,14 +143,28 @@ QUIPU_INLINE T reduce_row(std::int64_t n, T start, Term term, Join join) {
   return lane[0];
 }
 
-/// y = softmax of x; y may be x.
+/// Each y = softmax of its x, for up to `few_rows` rows of n; a y may be its x. What several rows
+/// wait for, the largest entry and the sum, is found side by side.
+inline constexpr int few_rows = 4;
+template <class T>
+void softmax_rows(const T* const* x, T* const* y, int rows, std::int64_t n) {
+  T found[few_rows];
+  for (int r = 0; r < rows; ++r) found[r] = row_maximum(x[r], n);
+  for (int r = 0; r < rows; ++r) {
+    const T* from = x[r];
+    T* to = y[r];
+    const T largest = found[r];
+    QUIPU_VECTORIZE
+    for (std::int64_t i = 0; i < n; ++i) to[i] = math::exp_below(from[i] - largest);
+  }
+  for (int r = 0; r < rows; ++r) found[r] = T(1) / row_sum(y[r], n);
+  for (int r = 0; r < rows; ++r) {
+    for (std::int64_t i = 0; i < n; ++i) y[r][i] *= found[r];
+  }
+}
 template <class T>
 void softmax_row(const T* x, T* y, std::int64_t n) {
-  const T largest = row_maximum(x, n);
-  QUIPU_VECTORIZE
-  for (std::int64_t i = 0; i < n; ++i) y[i] = math::exp_below(x[i] - largest);
-  const T inverse = T(1) / row_sum(y, n);
-  for (std::int64_t i = 0; i < n; ++i) y[i] *= inverse;
+  softmax_rows(&x, &y, 1, n);
 }
 
 /// d_x from the softmax y of a row and its gradient d_y; d_x may be one of them.

@@ -1,5 +1,5 @@
-// Softmax along any axis. Lines that lie densely are taken one by one: a line that fits a tile is
-// read once and written once, longer ones are read twice. Along any other axis, strips of
+// Softmax along any axis. Lines that lie densely are taken one by one: lines that fit a tile, a few
+// at a time, are read once and written once, longer ones are read again. Along any other axis, strips of
 // neighbouring lines are taken row by row, without a transpose: strips are as wide as lets their
 // rows stay in the second-level cache between the passes over them (largest entry, exponentials and
 // sum, result; backward: mean, result). What is longer is read from memory once more and needs each
@@ -25,11 +25,11 @@ std::int64_t strip_width(std::int64_t length) {
   return fits >= 32 ? std::min(fits, widest_strip) : 128;
 }
 
+/// Calls f(begin, end) for ranges of groups.
 template <int N, class F>
-void for_each_group(const AxisPlan<N>& plan, std::int64_t widest, F f) {
+void for_each_task(const AxisPlan<N>& plan, std::int64_t widest, F f) {
   const std::int64_t work = plan.length * (plan.has_columns() ? widest : 1);
-  parallel_for(plan.groups(), std::max<std::int64_t>(1, task / work),
-               [&](std::int64_t begin, std::int64_t end) { plan.each(begin, end, f); });
+  parallel_for(plan.groups(), std::max<std::int64_t>(1, task / work), f);
 }
 
 template <class T>
@@ -42,22 +42,34 @@ class Forward {
         plan_({&x, &o}, axis, width_) {}
 
   void run() const {
-    for_each_group(plan_, width_, [&](const Group& g) {
+    for_each_task(plan_, width_, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) T tile[room<T>];
-      plan_.has_columns() ? columns(g, tile) : line(g, tile);
+      if (plan_.has_columns()) {
+        plan_.each(begin, end, [&](const Group& g) { columns(g, tile); });
+      } else if (plan_.length <= room<T> / few_rows) {
+        plan_.template each_few<few_rows>(
+            begin, end, [&](const Group* g, int count) { lines(g, count, tile); });
+      } else {
+        plan_.each(begin, end, [&](const Group& g) {
+          plan_.length <= room<T> ? lines(&g, 1, tile) : long_line(g, tile);
+        });
+      }
     });
   }
 
  private:
   using Group = typename AxisPlan<2>::Group;
 
-  void line(const Group& g, T* tile) const {
+  void lines(const Group* g, int count, T* tile) const {
     const std::int64_t n = plan_.length, stride = plan_.axis_stride[1];
-    if (n > room<T>) return long_line(g, tile);
-    const T* x = read_row(tile, x_, g.offsets[0], plan_.axis_stride[0], n);
-    T* result = place_of_row(tile, o_, g.offsets[1], stride, n);
-    softmax_row(x, result, n);
-    finish_row(o_, g.offsets[1], stride, result, n);
+    const T* x[few_rows];
+    T* y[few_rows];
+    for (int i = 0; i < count; ++i) {
+      x[i] = read_row(tile + i * n, x_, g[i].offsets[0], plan_.axis_stride[0], n);
+      y[i] = place_of_row(tile + i * n, o_, g[i].offsets[1], stride, n);
+    }
+    softmax_rows(x, y, count, n);
+    for (int i = 0; i < count; ++i) finish_row(o_, g[i].offsets[1], stride, y[i], n);
   }
 
   void long_line(const Group& g, T* tile) const {
@@ -138,8 +150,17 @@ class Backward {
         plan_({&o, &d_o, &d_x_.view}, axis, width_) {}
 
   void run() const {
-    for_each_group(plan_, width_,
-                   [&](const Group& g) { plan_.has_columns() ? columns(g) : line(g); });
+    for_each_task(plan_, width_, [&](std::int64_t begin, std::int64_t end) {
+      Buffers b;
+      if (plan_.has_columns()) {
+        plan_.each(begin, end, [&](const Group& g) { columns(g, b); });
+      } else if (plan_.length <= longest / few_rows) {
+        plan_.template each_few<few_rows>(
+            begin, end, [&](const Group* g, int count) { lines(g, count, b); });
+      } else {
+        plan_.each(begin, end, [&](const Group& g) { long_line(g, b); });
+      }
+    });
   }
 
  private:
@@ -149,8 +170,32 @@ class Backward {
     alignas(64) T o[longest], d_o[longest], d_x[longest];
   };
 
-  void line(const Group& g) const {
-    Buffers b;
+  void lines(const Group* g, int count, Buffers& b) const {
+    const std::int64_t n = plan_.length;
+    const Offsets<3>& stride = plan_.axis_stride;
+    const T *o[few_rows], *d_o[few_rows];
+    T mean[few_rows];
+    for (int i = 0; i < count; ++i) {
+      o[i] = read_row(b.o + i * n, o_, g[i].offsets[0], stride[0], n);
+      d_o[i] = read_row(b.d_o + i * n, d_o_, g[i].offsets[1], stride[1], n);
+    }
+    for (int i = 0; i < count; ++i) mean[i] = row_product(o[i], d_o[i], n);
+    for (int i = 0; i < count; ++i) {
+      deliver(g[i].offsets[2], o[i], d_o[i], mean[i], n, b.d_x + i * n);
+    }
+  }
+
+  /// n entries of a line, from an offset on.
+  void deliver(std::int64_t offset, const T* o, const T* d_o, T mean, std::int64_t n,
+               T* buffer) const {
+    const std::int64_t stride = plan_.axis_stride[2];
+    T* d_x = place_of_row(buffer, d_x_, offset, stride, n);
+    QUIPU_VECTORIZE
+    for (std::int64_t i = 0; i < n; ++i) d_x[i] = o[i] * (d_o[i] - mean);
+    finish_row(d_x_, offset, stride, d_x, n);
+  }
+
+  void long_line(const Group& g, Buffers& b) const {
     const Offsets<3>& stride = plan_.axis_stride;
     const std::int64_t n = plan_.length;
     T mean = 0;
@@ -167,17 +212,12 @@ class Backward {
     for (std::int64_t k = 0; k < n; k += longest) {
       const std::int64_t count = std::min(longest, n - k);
       if (n > longest) read(k, count);
-      const std::int64_t offset = g.offsets[2] + k * stride[2];
-      T* d_x = place_of_row(b.d_x, d_x_, offset, stride[2], count);
-      QUIPU_VECTORIZE
-      for (std::int64_t i = 0; i < count; ++i) d_x[i] = o[i] * (d_o[i] - mean);
-      finish_row(d_x_, offset, stride[2], d_x, count);
+      deliver(g.offsets[2] + k * stride[2], o, d_o, mean, count, b.d_x);
     }
   }
 
-  void columns(const Group& g) const {
+  void columns(const Group& g, Buffers& b) const {
     constexpr std::int64_t block = 256;  // rows that are summed before they are added to the rest
-    Buffers b;
     T mean[widest_strip] = {}, part[widest_strip];
     const T *o = nullptr, *d_o = nullptr;
     const auto read = [&](std::int64_t k) {

@@ -33,6 +33,13 @@ QUIPU_INLINE Logistic<T> logistic(T x) {
   const T small = e * large;
   return {x < T(0) ? small : large, x < T(0) ? large : small};
 }
+/// The derivative of sigmoid.
+template <class T>
+QUIPU_INLINE T logistic_slope(T x) {
+  const T e = exp_below(-std::abs(x));
+  const T large = T(1) / (T(1) + e);
+  return e * large * large;
+}
 
 template <class T>
 QUIPU_INLINE T silu(T x) {

@@ -48,6 +48,18 @@ QUIPU_INLINE constexpr typename Format<T>::Bits bits_of(T x) {
   return std::bit_cast<typename Format<T>::Bits>(x);
 }
 
+/// NaN wins.
+template <class T>
+QUIPU_INLINE T maximum(T a, T b) {
+  const bool first = (a > b) | (a != a);
+  return first ? a : b;
+}
+template <class T>
+QUIPU_INLINE T minimum(T a, T b) {
+  const bool first = (a < b) | (a != a);
+  return first ? a : b;
+}
+
 /// c0 + c1 x + c2 x^2 + ...
 template <class T>
 QUIPU_INLINE T polynomial(T, T c) {
