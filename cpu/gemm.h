@@ -35,6 +35,7 @@ struct Matrix {
             row_stride,
             column_stride};
   }
+  Matrix row(std::int64_t i) const { return block(i, 0, 1, columns); }
   void* at(std::int64_t row, std::int64_t column) const {
     return static_cast<char*>(data) +
            (row * row_stride + column * column_stride) * static_cast<std::int64_t>(size_of(dtype));
@@ -66,8 +67,14 @@ class Gemm {
   static constexpr std::int64_t space_size = max_depth * max_columns;
 
  private:
+  // A slot is what is packed as one element: a number, or two narrower ones.
+  template <class Slot>
+  void multiply_as(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add);
+  template <class Slot>
   bool pack_a(const Matrix& a);
+  template <class Slot>
   void pack_b(const Matrix& b);
+  template <class Slot>
   void transpose_into_panel(const Matrix& panel, T* out, std::int64_t width);
 
   alignas(64) T a_[a_rows * a_stride];

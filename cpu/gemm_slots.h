@@ -1,0 +1,101 @@
+#pragma once
+// What products are packed as. A slot of f32 holds one number, or two bf16 that follow each other
+// along the summed dimension: machines with such an instruction multiply and add both at once, with
+// f32 sums (subnormal numbers count as 0 there).
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "convert.h"
+#include "gemm.h"
+#include "simd.h"
+#include "vector_math.h"
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+#define QUIPU_BF16_PAIRS
+#include <immintrin.h>
+#endif
+
+namespace quipu::on_cpu {
+
+template <class T>
+struct Numbers {
+  using Type = T;
+  static constexpr std::int64_t numbers = 1;  // in a slot
+
+  static void add_product(typename Simd<T>::Vector& sum, T factor,
+                          const typename Simd<T>::Vector& row) {
+    sum += factor * row;
+  }
+  /// A line of numbers that are summed over.
+  static void along(T* out, const Matrix& line) {
+    load_run(out, line.data, line.dtype, line.column_stride, line.columns);
+  }
+  /// Lines across, as many as a slot has numbers.
+  static void across(T* out, const Matrix& lines) { along(out, lines); }
+};
+
+#if defined(QUIPU_BF16_PAIRS)
+struct Bf16Pairs {
+  using Type = float;
+  static constexpr std::int64_t numbers = 2;
+
+  static bool fits(const Matrix& m) {
+    return m.dtype == DType::bf16 && (m.column_stride == 1 || m.row_stride == 1);
+  }
+  static void add_product(Simd<float>::Vector& sum, float factor, const Simd<float>::Vector& row) {
+    sum = reinterpret_cast<Simd<float>::Vector>(_mm512_dpbf16_ps(
+        reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(_mm512_set1_ps(factor)),
+        reinterpret_cast<__m512bh>(row)));
+  }
+  static void along(float* out, const Matrix& line) {
+    std::memcpy(out, line.data, static_cast<std::size_t>(line.columns) * sizeof(BFloat16));
+    if (line.columns % 2 != 0) reinterpret_cast<BFloat16*>(out)[line.columns] = {};
+  }
+  static void across(float* out, const Matrix& lines) {
+    const auto* first = static_cast<const BFloat16*>(lines.at(0, 0));
+    const auto* second = lines.rows > 1 ? static_cast<const BFloat16*>(lines.at(1, 0)) : nullptr;
+    QUIPU_VECTORIZE
+    for (std::int64_t i = 0; i < lines.columns; ++i) {
+      const std::uint32_t high = second ? second[i].bits : 0;
+      out[i] = std::bit_cast<float>(high << 16 | first[i].bits);
+    }
+  }
+};
+#endif
+
+/// How many slots n numbers take.
+template <class Slot>
+std::int64_t slots(std::int64_t n) {
+  return (n + Slot::numbers - 1) / Slot::numbers;
+}
+
+/// One step of a transposition: elements of a and b in turn, from the front or from the back half.
+template <bool back, class Vector, int... index>
+Vector interleaved(const Vector& a, const Vector& b, std::integer_sequence<int, index...>) {
+  constexpr int count = sizeof...(index);
+  return __builtin_shufflevector(a, b, (index / 2 + index % 2 * count + (back ? count / 2 : 0))...);
+}
+
+/// out[j * out_stride + i] = in[i * in_stride + j] for a square of vectors; writes `rows` rows.
+template <class T>
+void transpose_square(T* out, std::int64_t out_stride, const T* in, std::int64_t in_stride,
+                      std::int64_t rows) {
+  using Vector = typename Simd<T>::Vector;
+  constexpr int n = Simd<T>::lanes;
+  constexpr auto lanes = std::make_integer_sequence<int, n>();
+  Vector now[n], next[n];
+  for (int i = 0; i < n; ++i) now[i] = *reinterpret_cast<const Vector*>(in + i * in_stride);
+#pragma GCC unroll 4
+  for (int step = 1; step < n; step *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < n / 2; ++i) {
+      next[2 * i] = interleaved<false>(now[i], now[i + n / 2], lanes);
+      next[2 * i + 1] = interleaved<true>(now[i], now[i + n / 2], lanes);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) now[i] = next[i];
+  }
+  for (int i = 0; i < n && i < rows; ++i) *reinterpret_cast<Vector*>(out + i * out_stride) = now[i];
+}
+
+}  // namespace quipu::on_cpu
