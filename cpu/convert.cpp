@@ -213,6 +213,38 @@ void load_run(T* out, const void* data, DType dtype, std::int64_t stride, std::i
   }
 }
 
+namespace {
+
+template <class To, class From>
+void convert_lines(To* out, std::int64_t out_stride, const From* in, std::int64_t in_stride,
+                   std::int64_t lines, std::int64_t n) {
+  for (std::int64_t l = 0; l < lines; ++l) {
+    To* to = out + l * out_stride;
+    const From* from = in + l * in_stride;
+    QUIPU_VECTORIZE
+    for (std::int64_t i = 0; i < n; ++i) to[i] = converted<To>(from[i]);
+  }
+}
+
+}  // namespace
+
+template <class T>
+void load_lines(T* out, std::int64_t out_stride, const void* data, DType dtype,
+                std::int64_t line_stride, std::int64_t stride, std::int64_t lines, std::int64_t n) {
+  if (n == 0 || lines == 0) return;
+  if (stride == 1 && dtype == dtype_of<T>) {
+    return convert_lines(out, out_stride, static_cast<const T*>(data), line_stride, lines, n);
+  }
+  if (stride == 1 && dtype == DType::bf16) {
+    const auto* in = static_cast<const BFloat16*>(data);
+    return convert_lines(out, out_stride, in, line_stride, lines, n);
+  }
+  const std::int64_t bytes = line_stride * static_cast<std::int64_t>(size_of(dtype));
+  for (std::int64_t l = 0; l < lines; ++l) {
+    load_run(out + l * out_stride, static_cast<const char*>(data) + l * bytes, dtype, stride, n);
+  }
+}
+
 template <class T>
 void store_run(void* data, DType dtype, std::int64_t stride, const T* in, std::int64_t n) {
   if (n == 0) return;
@@ -271,9 +303,11 @@ void add_run(void* data, DType dtype, std::int64_t stride, const T* in, std::int
   }
 }
 
-#define QUIPU_INSTANTIATE(T)                                                   \
-  template void load_run(T*, const void*, DType, std::int64_t, std::int64_t);  \
-  template void store_run(void*, DType, std::int64_t, const T*, std::int64_t); \
+#define QUIPU_INSTANTIATE(T)                                                                 \
+  template void load_run(T*, const void*, DType, std::int64_t, std::int64_t);                \
+  template void load_lines(T*, std::int64_t, const void*, DType, std::int64_t, std::int64_t, \
+                           std::int64_t, std::int64_t);                                      \
+  template void store_run(void*, DType, std::int64_t, const T*, std::int64_t);               \
   template void add_run(void*, DType, std::int64_t, const T*, std::int64_t);
 QUIPU_INSTANTIATE(float)
 QUIPU_INSTANTIATE(double)

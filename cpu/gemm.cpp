@@ -175,12 +175,9 @@ template <class Slot>
 bool Gemm<T>::pack_a(const Matrix& a) {
   const bool by_rows = a.row_stride != 1 || a.column_stride == 1;
   if (by_rows) {
-    for (std::int64_t i = 0; i < a.rows; ++i) Slot::along(a_ + i * a_stride, a.row(i));
+    Slot::along(a_, a_stride, a);
   } else {
-    for (std::int64_t p = 0; p < a.columns; p += Slot::numbers) {
-      Slot::across(a_ + p / Slot::numbers * a_rows,
-                   a.block(0, p, a.rows, Slot::numbers).transposed());
-    }
+    Slot::across(a_, a_rows, a.transposed());
   }
   return by_rows;
 }
@@ -195,14 +192,9 @@ void Gemm<T>::transpose_into_panel(const Matrix& panel, T* out, std::int64_t wid
   const std::int64_t depth = slots<Slot>(panel.rows);
   const Matrix columns = panel.transposed();
   for (std::int64_t j = 0; j < width; j += lanes) {
-    for (std::int64_t i = 0; i < lanes; ++i) {
-      T* column = a_ + i * a_stride;
-      if (j + i < panel.columns) {
-        Slot::along(column, columns.row(j + i));
-      } else {
-        std::fill_n(column, depth, T(0));
-      }
-    }
+    const std::int64_t there = std::min<std::int64_t>(lanes, panel.columns - j);
+    Slot::along(a_, a_stride, columns.block(j, 0, there, panel.rows));
+    for (std::int64_t i = there; i < lanes; ++i) std::fill_n(a_ + i * a_stride, depth, T(0));
     for (std::int64_t p = 0; p < depth; p += lanes) {
       transpose_square(out + p * width + j, width, a_ + p, a_stride, depth - p);
     }
@@ -226,12 +218,15 @@ void Gemm<T>::pack_b(const Matrix& b) {
     });
     return;
   }
-  // Whole rows, because short pieces of many rows are slow to read.
-  for (std::int64_t p = 0; p < depth; ++p) {
+  // A few rows at a time, because short pieces of many rows are slow to read.
+  constexpr std::int64_t few = 4;
+  for (std::int64_t p = 0; p < depth; p += few) {
     for_each_panel([&](std::int64_t j, std::int64_t columns, std::int64_t width) {
-      T* row = b_ + j * depth + p * width;
-      Slot::across(row, b.block(p * Slot::numbers, j, Slot::numbers, columns));
-      std::fill(row + columns, row + width, T(0));
+      T* rows = b_ + j * depth + p * width;
+      Slot::across(rows, width, b.block(p * Slot::numbers, j, few * Slot::numbers, columns));
+      for (std::int64_t i = 0; columns < width && i < std::min(few, depth - p); ++i) {
+        std::fill(rows + i * width + columns, rows + (i + 1) * width, T(0));
+      }
     });
   }
 }

@@ -35,7 +35,6 @@ struct Matrix {
             row_stride,
             column_stride};
   }
-  Matrix row(std::int64_t i) const { return block(i, 0, 1, columns); }
   void* at(std::int64_t row, std::int64_t column) const {
     return static_cast<char*>(data) +
            (row * row_stride + column * column_stride) * static_cast<std::int64_t>(size_of(dtype));

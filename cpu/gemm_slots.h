@@ -26,12 +26,15 @@ struct Numbers {
                           const typename Simd<T>::Vector& row) {
     sum += factor * row;
   }
-  /// A line of numbers that are summed over.
-  static void along(T* out, const Matrix& line) {
-    load_run(out, line.data, line.dtype, line.column_stride, line.columns);
+  /// Rows of numbers that are summed over, to lines `out_stride` apart.
+  static void along(T* out, std::int64_t out_stride, const Matrix& rows) {
+    load_lines(out, out_stride, rows.data, rows.dtype, rows.row_stride, rows.column_stride,
+               rows.rows, rows.columns);
   }
-  /// Lines across, as many as a slot has numbers.
-  static void across(T* out, const Matrix& lines) { along(out, lines); }
+  /// Rows that are summed, each slot being a column of as many as it has numbers.
+  static void across(T* out, std::int64_t out_stride, const Matrix& rows) {
+    along(out, out_stride, rows);
+  }
 };
 
 #if defined(QUIPU_BF16_PAIRS)
@@ -47,17 +50,26 @@ struct Bf16Pairs {
         reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(_mm512_set1_ps(factor)),
         reinterpret_cast<__m512bh>(row)));
   }
-  static void along(float* out, const Matrix& line) {
-    std::memcpy(out, line.data, static_cast<std::size_t>(line.columns) * sizeof(BFloat16));
-    if (line.columns % 2 != 0) reinterpret_cast<BFloat16*>(out)[line.columns] = {};
+  static void along(float* out, std::int64_t out_stride, const Matrix& rows) {
+    for (std::int64_t i = 0; i < rows.rows; ++i) {
+      auto* line = reinterpret_cast<BFloat16*>(out + i * out_stride);
+      const auto* from = static_cast<const BFloat16*>(rows.at(i, 0));
+      for (std::int64_t j = 0; j < rows.columns; ++j) line[j] = from[j];
+      if (rows.columns % 2 != 0) line[rows.columns] = {};
+    }
   }
-  static void across(float* out, const Matrix& lines) {
-    const auto* first = static_cast<const BFloat16*>(lines.at(0, 0));
-    const auto* second = lines.rows > 1 ? static_cast<const BFloat16*>(lines.at(1, 0)) : nullptr;
-    QUIPU_VECTORIZE
-    for (std::int64_t i = 0; i < lines.columns; ++i) {
-      const std::uint32_t high = second ? second[i].bits : 0;
-      out[i] = std::bit_cast<float>(high << 16 | first[i].bits);
+  static void across(float* out, std::int64_t out_stride, const Matrix& rows) {
+    for (std::int64_t i = 0; i < rows.rows; i += 2) {
+      float* line = out + i / 2 * out_stride;
+      const auto* first = static_cast<const BFloat16*>(rows.at(i, 0));
+      const bool alone = i + 1 == rows.rows;
+      const auto* second = alone ? first : static_cast<const BFloat16*>(rows.at(i + 1, 0));
+      const std::uint32_t mask = alone ? 0 : 0xffff0000u;
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < rows.columns; ++j) {
+        const std::uint32_t high = static_cast<std::uint32_t>(second[j].bits) << 16 & mask;
+        line[j] = std::bit_cast<float>(high | first[j].bits);
+      }
     }
   }
 };
