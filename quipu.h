@@ -11,6 +11,7 @@
 #include "quipu/core/tensor.h"
 #include "quipu/ops/act.h"
 #include "quipu/ops/arithmetic.h"
+#include "quipu/ops/attention.h"
 #include "quipu/ops/compare.h"
 #include "quipu/ops/dropout.h"
 #include "quipu/ops/flao.h"
