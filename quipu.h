@@ -18,6 +18,7 @@
 #include "quipu/ops/gather.h"
 #include "quipu/ops/gelu.h"
 #include "quipu/ops/join.h"
+#include "quipu/ops/linear_cross_entropy.h"
 #include "quipu/ops/lrpe.h"
 #include "quipu/ops/matmul.h"
 #include "quipu/ops/norm.h"
