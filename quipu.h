@@ -14,6 +14,7 @@
 #include "quipu/ops/compare.h"
 #include "quipu/ops/cross_entropy.h"
 #include "quipu/ops/dropout.h"
+#include "quipu/ops/embedding.h"
 #include "quipu/ops/flao.h"
 #include "quipu/ops/gather.h"
 #include "quipu/ops/gelu.h"

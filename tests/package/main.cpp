@@ -56,7 +56,7 @@ Tensor products_and_parts(const Tensor& x, const Tensor& y) {
   const Tensor rows = index.unsqueeze(1).expand({2, 3});
   return total({matmul(x, y.t()), cat({x, y}, 1), stack({x, y}), split(x, 2, 1)[1],
                 gather(x, 0, rows), index_select(x, 1, index), scatter_add(x, 0, rows, y),
-                dropout(x, 0.5)});
+                embedding(x, index), embedding_composed(x, index), dropout(x, 0.5)});
 }
 
 Tensor views(const Tensor& x) {
@@ -134,6 +134,7 @@ Tensor losses(const Tensor& x) {
   const Tensor targets = from({std::int64_t{2}, std::int64_t{0}}), up = ones({});
   const Tensor at = x.detach(), d_x = zeros_like(at);
   cross_entropy_backward(at, targets, up, Grad::add_to(d_x));
+  embedding_backward(targets.slice(0, 1), ones({1, 3}), Grad::add_to(d_x));
   linear_cross_entropy_backward(at, at, zeros({2}, i64), up, Grad::add_to(d_x), {});
   return total({cross_entropy(x, targets), cross_entropy_composed(x, targets),
                 linear_cross_entropy(x, at, zeros({2}, i64)),
@@ -143,8 +144,7 @@ Tensor losses(const Tensor& x) {
 Tensor everything(const Tensor& x, const Tensor& y) {
   return total({factories(), arithmetic(x, y), comparisons(x, y), functions(x), reductions(x),
                 products_and_parts(x, y), views(x), normalisation(x), gated_attention(x, y),
-                in_place(), factored_attention(x), activations(x, y), positions(x),
-                losses(x)});
+                in_place(), factored_attention(x), activations(x, y), positions(x), losses(x)});
 }
 
 bool finite(const Tensor& x) {
