@@ -22,6 +22,7 @@
 #include "quipu/ops/linear_cross_entropy.h"
 #include "quipu/ops/lrpe.h"
 #include "quipu/ops/matmul.h"
+#include "quipu/ops/mse_loss.h"
 #include "quipu/ops/norm.h"
 #include "quipu/ops/reduce.h"
 #include "quipu/ops/swiglu.h"

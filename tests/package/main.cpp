@@ -134,11 +134,13 @@ Tensor losses(const Tensor& x) {
   const Tensor targets = from({std::int64_t{2}, std::int64_t{0}}), up = ones({});
   const Tensor at = x.detach(), d_x = zeros_like(at);
   cross_entropy_backward(at, targets, up, Grad::add_to(d_x));
+  mse_loss_backward(at, zeros({2, 3}), up, Grad::add_to(d_x), {});
   embedding_backward(targets.slice(0, 1), ones({1, 3}), Grad::add_to(d_x));
   linear_cross_entropy_backward(at, at, zeros({2}, i64), up, Grad::add_to(d_x), {});
   return total({cross_entropy(x, targets), cross_entropy_composed(x, targets),
                 linear_cross_entropy(x, at, zeros({2}, i64)),
-                linear_cross_entropy_composed(x, at, zeros({2}, i64)), d_x});
+                linear_cross_entropy_composed(x, at, zeros({2}, i64)), mse_loss(x, d_x),
+                mse_loss_composed(x, d_x), d_x});
 }
 
 Tensor everything(const Tensor& x, const Tensor& y) {
