@@ -26,6 +26,7 @@
 #include "quipu/ops/norm.h"
 #include "quipu/ops/reduce.h"
 #include "quipu/ops/swiglu.h"
+#include "quipu/ops/top_k.h"
 #include "quipu/ops/tpa_cache.h"
 #include "quipu/ops/tpa_decode.h"
 #include "quipu/ops/unary.h"
