@@ -25,6 +25,7 @@
 #include "quipu/ops/mse_loss.h"
 #include "quipu/ops/norm.h"
 #include "quipu/ops/reduce.h"
+#include "quipu/ops/sample.h"
 #include "quipu/ops/swiglu.h"
 #include "quipu/ops/top_k.h"
 #include "quipu/ops/tpa_cache.h"
