@@ -87,11 +87,11 @@ Tensor TensorProductAttention::operator()(const Tensor& x) const {
 Tensor TensorProductAttention::decode(const Tensor& x, TpaCache& cache) const {
   const MemoryScope named = scope();
   const std::int64_t past = cache.length();
+  check(past == 0 || x.size(1) == 1, "TensorProductAttention: x has shape ", x.shape(),
+        ", but the cache holds ", past, " tokens, and behind them they come one by one");
   const Factors f = factors_at(x, past);
   cache.append(f.ak, f.av, f.bk, f.bv);
   if (past == 0) return attend(f);
-  check(x.size(1) == 1, "TensorProductAttention: x has ", x.size(1),
-        " tokens, but the cache holds ", past, ", and behind them they come one by one");
   const TpaCache::Factors all = cache.view();
   const Tensor o = tpa_decode(f.aq, all.ak, all.av, f.bq, all.bk, all.bv);
   return out(o.reshape({x.size(0), 1, options.heads * options.head_dim}));
