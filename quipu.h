@@ -26,6 +26,7 @@
 #include "quipu/ops/gather.h"
 #include "quipu/ops/gelu.h"
 #include "quipu/ops/join.h"
+#include "quipu/ops/linear.h"
 #include "quipu/ops/lrpe.h"
 #include "quipu/ops/matmul.h"
 #include "quipu/ops/norm.h"

@@ -104,6 +104,12 @@ Tensor normalisation(const Tensor& x) {
                 rms_norm_composed(x), layer_norm_composed(x), group_norm_composed(x, 3), d_x});
 }
 
+Tensor layers(const Tensor& x, const Tensor& y) {
+  const Tensor d_x = zeros_like(x.detach()), d_o = ones({2, 2});
+  linear_backward(x.detach(), y.detach(), d_o, Grad::add_to(d_x), {}, {});
+  return total({linear(x, y), linear_composed(x, y, ones({2})), d_x});
+}
+
 Tensor in_place() {
   const Tensor a = zeros({3});
   a.copy_from(from({1.0f, 2.0f, 3.0f})).add_(ones({3}), 2).add_(1).sub_(ones({3}));
@@ -133,7 +139,7 @@ Tensor factored_attention(const Tensor& x) {
 Tensor everything(const Tensor& x, const Tensor& y) {
   return total({factories(), arithmetic(x, y), comparisons(x, y), functions(x), reductions(x),
                 products_and_parts(x, y), views(x), normalisation(x), gated_attention(x, y),
-                in_place(), factored_attention(x), activations(x, y), positions(x)});
+                in_place(), factored_attention(x), activations(x, y), positions(x), layers(x, y)});
 }
 
 bool finite(const Tensor& x) {
