@@ -21,6 +21,7 @@
 #include "quipu/ops/act.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/compare.h"
+#include "quipu/ops/cross_entropy.h"
 #include "quipu/ops/dropout.h"
 #include "quipu/ops/flao.h"
 #include "quipu/ops/gather.h"

@@ -136,10 +136,18 @@ Tensor factored_attention(const Tensor& x) {
                 cache.view().ak, output.lse, d_aq});
 }
 
+Tensor losses(const Tensor& x) {
+  const Tensor targets = from({std::int64_t{2}, std::int64_t{0}}), up = ones({});
+  const Tensor at = x.detach(), d_x = zeros_like(at);
+  cross_entropy_backward(at, targets, up, Grad::add_to(d_x));
+  return total({cross_entropy(x, targets), cross_entropy_composed(x, targets), d_x});
+}
+
 Tensor everything(const Tensor& x, const Tensor& y) {
   return total({factories(), arithmetic(x, y), comparisons(x, y), functions(x), reductions(x),
                 products_and_parts(x, y), views(x), normalisation(x), gated_attention(x, y),
-                in_place(), factored_attention(x), activations(x, y), positions(x), layers(x, y)});
+                in_place(), factored_attention(x), activations(x, y), positions(x), layers(x, y),
+                losses(x)});
 }
 
 bool finite(const Tensor& x) {
