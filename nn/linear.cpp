@@ -2,8 +2,7 @@
 
 #include <cmath>
 
-#include "quipu/ops/arithmetic.h"
-#include "quipu/ops/matmul.h"
+#include "quipu/ops/linear.h"
 
 namespace quipu::nn {
 
@@ -19,8 +18,7 @@ Linear::Linear(std::int64_t in, std::int64_t out, const LinearOptions& options,
 
 Tensor Linear::operator()(const Tensor& x) const {
   const MemoryScope named = scope();
-  const Tensor o = matmul(x, weight.t());
-  return bias.defined() ? o + bias : o;
+  return quipu::linear(x, weight, bias);
 }
 
 }  // namespace quipu::nn
