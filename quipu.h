@@ -26,6 +26,7 @@
 #include "quipu/nn/schedule.h"
 #include "quipu/nn/sgd.h"
 #include "quipu/nn/tensor_product_attention.h"
+#include "quipu/nn/transformer_layer.h"
 #include "quipu/ops/act.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/compare.h"

@@ -11,32 +11,7 @@
 
 using namespace quipu;
 
-struct Layer : nn::Module {
-  nn::RMSNorm norm1, norm2;
-  nn::GatedLinearAttention attention;
-  nn::MLP mlp;
-
-  Layer(std::int64_t features, std::int64_t heads, const nn::Place& place)
-      : norm1(features, place),
-        norm2(features, place),
-        attention(features, {.heads = heads, .grid = {4, 4}, .lead = 1}, place),
-        mlp(features, {}, place) {}
-  void members(nn::Members& m) override {
-    m("norm1", norm1)("attention", attention)("norm2", norm2)("mlp", mlp);
-  }
-  Tensor operator()(const Tensor& x) const {
-    const MemoryScope named = scope();
-    const Tensor h = x + maybe_again(x, [&](const auto& in) { return attention(norm1(in[0])); });
-    return h + maybe_again(h, [&](const auto& in) { return mlp(norm2(in[0])); });
-  }
-  /// f({x}). If it shall save memory, x alone is kept, and backward runs f again.
-  template <class F>
-  Tensor maybe_again(const Tensor& x, const F& f) const {
-    return saves_memory ? recompute(f, {x}) : f(std::vector{x});
-  }
-
-  bool saves_memory = false;
-};
+using Layer = nn::TransformerLayer<nn::GatedLinearAttention>;
 
 struct Digits : nn::Module {
   nn::Linear embed, head;
@@ -47,7 +22,8 @@ struct Digits : nn::Module {
   explicit Digits(const nn::Place& place, std::int64_t features = 64)
       : embed(4, features, {}, place), head(features, 10, {}, place), norm(features, place) {
     token = nn::init::zeros(nn::make_parameter({1, 1, features}, place));
-    for (int i = 0; i < 2; ++i) layers.emplace_back(features, 4, place);
+    const nn::GatedLinearAttentionOptions grid{.heads = 4, .grid = {4, 4}, .lead = 1};
+    for (int i = 0; i < 2; ++i) layers.emplace_back(features, grid, nn::MLPOptions{}, place);
   }
   void members(nn::Members& m) override {
     m("embed", embed)("token", token)("layers", layers)("norm", norm)("head", head);
@@ -129,7 +105,7 @@ int train(const Options& o) {
 
   const PeakMemory peak(place.device);
   Digits model(place);
-  for (Layer& layer : model.layers) layer.saves_memory = o.recompute;
+  for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   const Data seen = data.part(0, kept), held_out = data.part(kept, data.label.size(0));
   nn::Loader loader(nn::TensorDataset({seen.patches, seen.label}), {.batch_size = o.batch,
                                                                     .shuffle = true,

@@ -34,9 +34,15 @@ std::string kind_of(const Module& module) {
   const std::unique_ptr<char, void (*)(void*)> readable(
       abi::__cxa_demangle(typeid(module).name(), nullptr, nullptr, &status), std::free);
   std::string name = status == 0 ? readable.get() : typeid(module).name();
-  const std::size_t templated = name.find('<');
-  const std::size_t colon = name.rfind("::", templated);
-  return colon == name.npos ? name : name.substr(colon + 2);
+  for (std::size_t colon; (colon = name.find("::")) != name.npos;) {
+    const std::size_t before = name.find_last_of("<, ", colon);
+    const bool in_brackets = colon > 0 && name[colon - 1] == ')';  // (anonymous namespace)
+    const std::size_t start = in_brackets           ? name.rfind('(', colon)
+                              : before == name.npos ? 0
+                                                    : before + 1;
+    name.erase(start, colon + 2 - start);
+  }
+  return name;
 }
 
 /// 1234567 -> "1,234,567"
