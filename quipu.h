@@ -29,6 +29,7 @@
 #include "quipu/nn/transformer_layer.h"
 #include "quipu/ops/act.h"
 #include "quipu/ops/arithmetic.h"
+#include "quipu/ops/attention.h"
 #include "quipu/ops/compare.h"
 #include "quipu/ops/cross_entropy.h"
 #include "quipu/ops/dropout.h"

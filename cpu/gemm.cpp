@@ -8,85 +8,24 @@
 #include "gemm.h"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
-#include <utility>
 
 #include "convert.h"
-#include "simd.h"
+#include "register_tiles.h"
 
 namespace quipu::on_cpu {
 namespace {
-
-// As many sums as registers allow, with room for a row of the panel.
-constexpr int panel_vectors = vector_bytes == 64 ? 4 : 2;
-constexpr int rows_at_once = 6;
-template <class T>
-constexpr int panel_width = (vector_bytes / static_cast<int>(sizeof(T))) * panel_vectors;
 
 /// How `a` was packed: row i, position p is at i * row_stride + p * depth_stride.
 template <class T>
 struct ByRows {
   static constexpr std::int64_t row_stride = Gemm<T>::a_stride, depth_stride = 1;
+  static constexpr std::int64_t b_stride(std::int64_t width) { return width; }
 };
 template <class T>
 struct ByColumns {
   static constexpr std::int64_t row_stride = 1, depth_stride = Gemm<T>::a_rows;
+  static constexpr std::int64_t b_stride(std::int64_t width) { return width; }
 };
-
-/// c (=|+=) a b for `rows` rows and `vectors` vectors of columns, all sums in registers. `b` is a
-/// panel of that width.
-template <class T, class Packing, int rows, int vectors>
-void multiply_in_registers(std::int64_t depth, const T* a, const T* b, T* c, std::int64_t c_stride,
-                           bool add) {
-  using Vector = typename Simd<T>::Vector;
-  constexpr int lanes = Simd<T>::lanes;
-  // c may be far away, and arrives while the sums are made.
-#pragma GCC unroll 6
-  for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) __builtin_prefetch(c + i * c_stride + v * lanes, 1);
-  }
-  Vector sums[rows][vectors] = {};
-  for (std::int64_t p = 0; p < depth; ++p) {
-    Vector row[vectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      row[v] = *reinterpret_cast<const Vector*>(b + (p * vectors + v) * lanes);
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; ++i) {
-      const T factor = a[i * Packing::row_stride + p * Packing::depth_stride];
-#pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) sums[i][v] += factor * row[v];
-    }
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      auto* out = reinterpret_cast<typename Simd<T>::Loose*>(c + i * c_stride + v * lanes);
-      *out = add ? *out + sums[i][v] : sums[i][v];
-    }
-  }
-}
-
-template <class T>
-using InRegisters = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, bool);
-
-template <class T, class Packing, int... index>
-constexpr auto every_size(std::integer_sequence<int, index...>) {
-  return std::array{
-      &multiply_in_registers<T, Packing, index / panel_vectors + 1, index % panel_vectors + 1>...};
-}
-
-/// The function for 1 to 6 rows and 1 to 4 vectors of columns.
-template <class T, class Packing>
-InRegisters<T> for_size(std::int64_t rows, std::int64_t vectors) {
-  static constexpr auto table =
-      every_size<T, Packing>(std::make_integer_sequence<int, rows_at_once * panel_vectors>());
-  return table[static_cast<std::size_t>((rows - 1) * panel_vectors + vectors - 1)];
-}
 
 /// Asks the second-level cache for a matrix that will be packed soon, in so many steps.
 class Ahead {
@@ -136,11 +75,11 @@ void multiply_panel(const Packed<T>& x, std::int64_t rows, std::int64_t columns,
                     std::int64_t c_stride, bool add) {
   constexpr int lanes = Simd<T>::lanes;
   const std::int64_t vectors = (columns + lanes - 1) / lanes;
-  const InRegisters<T> multiply = for_size<T, Packing>(rows, vectors);
-  if (columns == vectors * lanes) return multiply(x.depth, x.a, x.b, c, c_stride, add);
+  const auto multiply = in_registers<T, Packing>(rows, vectors);
+  if (columns == vectors * lanes) return multiply({}, x.depth, x.a, x.b, c, c_stride, add);
   // The last vector is wider than c: through a buffer.
   alignas(64) T whole[rows_at_once * panel_width<T>];
-  multiply(x.depth, x.a, x.b, whole, panel_width<T>, false);
+  multiply({}, x.depth, x.a, x.b, whole, panel_width<T>, false);
   for (std::int64_t i = 0; i < rows; ++i) {
     const T* from = whole + i * panel_width<T>;
     T* to = c + i * c_stride;
@@ -163,35 +102,6 @@ void multiply_packed(const Packed<T>& x, T* c, std::int64_t c_stride, bool add, 
       next_b.step();
     }
   }
-}
-
-/// One step of a transposition: elements of a and b in turn, from the front or from the back half.
-template <bool back, class Vector, int... index>
-Vector interleaved(const Vector& a, const Vector& b, std::integer_sequence<int, index...>) {
-  constexpr int count = sizeof...(index);
-  return __builtin_shufflevector(a, b, (index / 2 + index % 2 * count + (back ? count / 2 : 0))...);
-}
-
-/// out[j * out_stride + i] = in[i * in_stride + j] for a square of vectors; writes `rows` rows.
-template <class T>
-void transpose_square(T* out, std::int64_t out_stride, const T* in, std::int64_t in_stride,
-                      std::int64_t rows) {
-  using Vector = typename Simd<T>::Vector;
-  constexpr int n = Simd<T>::lanes;
-  constexpr auto lanes = std::make_integer_sequence<int, n>();
-  Vector now[n], next[n];
-  for (int i = 0; i < n; ++i) now[i] = *reinterpret_cast<const Vector*>(in + i * in_stride);
-#pragma GCC unroll 4
-  for (int step = 1; step < n; step *= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < n / 2; ++i) {
-      next[2 * i] = interleaved<false>(now[i], now[i + n / 2], lanes);
-      next[2 * i + 1] = interleaved<true>(now[i], now[i + n / 2], lanes);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < n; ++i) now[i] = next[i];
-  }
-  for (int i = 0; i < n && i < rows; ++i) *reinterpret_cast<Vector*>(out + i * out_stride) = now[i];
 }
 
 }  // namespace

@@ -107,7 +107,13 @@ Tensor normalisation(const Tensor& x) {
 Tensor layers(const Tensor& x, const Tensor& y) {
   const Tensor d_x = zeros_like(x.detach()), d_o = ones({2, 2});
   linear_backward(x.detach(), y.detach(), d_o, Grad::add_to(d_x), {}, {});
-  return total({linear(x, y), linear_composed(x, y, ones({2})), d_x});
+  const Tensor q = x.reshape({1, 1, 2, 3}), k = y.reshape({1, 1, 2, 3});
+  const AttentionOutput output = attention_with_lse(q, k, k, {.causal = true});
+  AttentionGrads d;
+  d.q = Grad::add_to(d_x.reshape({1, 1, 2, 3}));
+  attention_backward(q, k, k, output, output.o, d, {.causal = true});
+  return total({linear(x, y), linear_composed(x, y, ones({2})), attention(q, k, k),
+                attention_composed(q, k, k), output.lse, d_x});
 }
 
 Tensor in_place() {
