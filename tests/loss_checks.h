@@ -84,9 +84,9 @@ inline double distance(const Tensor& got, const Tensor& exact) {
 }
 
 /// Equal to the composition in f64. In other types no further from the f64 result than it, or
-/// within `units` of f32's epsilon before the one rounding to the type.
+/// within `units` of f32's epsilon, beside so many roundings to the type.
 inline void check_composition(const Function& fused, const Function& composed, const Inputs& in,
-                              double units = 4) {
+                              double units = 4, double roundings = 1) {
   for (const DType dtype : {f64, f32, bf16, f16}) {
     CAPTURE(dtype);
     const Inputs rounded = as(dtype, in);
@@ -94,7 +94,8 @@ inline void check_composition(const Function& fused, const Function& composed, c
     const auto exact = outcome(composed, as(f64, rounded));
     for (std::size_t k = 0; k < got.size(); ++k) {
       CAPTURE(k);
-      const double rounding = is_reduced(got[k].dtype()) ? epsilon_of(got[k].dtype()) / 2 : 0.0;
+      const double rounding =
+          is_reduced(got[k].dtype()) ? roundings / 2 * epsilon_of(got[k].dtype()) : 0.0;
       const double allowed = dtype == f64 ? 1e-12
                                           : std::max(distance(beside[k], exact[k]),
                                                      units * epsilon_of(f32) + rounding);

@@ -46,9 +46,11 @@ Tensor functions(const Tensor& x) {
 }
 
 Tensor reductions(const Tensor& x) {
-  return total({sum(x, 0), mean(x, 1), var(x, 1), logsumexp(x, -1, true), max(x), min(x, 0),
-                argmax(x), argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
-                cumsum(x, 1)});
+  const Tensor d_x = zeros_like(x.detach());
+  top_k_backward(top_k(x.detach(), 2).indices, ones({2, 2}), Grad::add_to(d_x));
+  return total({d_x, top_k(x, 2, 1).values, sum(x, 0), mean(x, 1), var(x, 1),
+                logsumexp(x, -1, true), max(x), min(x, 0), argmax(x), argmin(x, 1),
+                max_with_index(x, 1).values, min_with_index(x, 0).index, cumsum(x, 1)});
 }
 
 Tensor products_and_parts(const Tensor& x, const Tensor& y) {
@@ -56,7 +58,7 @@ Tensor products_and_parts(const Tensor& x, const Tensor& y) {
   const Tensor rows = index.unsqueeze(1).expand({2, 3});
   return total({matmul(x, y.t()), cat({x, y}, 1), stack({x, y}), split(x, 2, 1)[1],
                 gather(x, 0, rows), index_select(x, 1, index), scatter_add(x, 0, rows, y),
-                dropout(x, 0.5)});
+                embedding(x, index), embedding_composed(x, index), dropout(x, 0.5)});
 }
 
 Tensor views(const Tensor& x) {
@@ -146,7 +148,13 @@ Tensor losses(const Tensor& x) {
   const Tensor targets = from({std::int64_t{2}, std::int64_t{0}}), up = ones({});
   const Tensor at = x.detach(), d_x = zeros_like(at);
   cross_entropy_backward(at, targets, up, Grad::add_to(d_x));
-  return total({cross_entropy(x, targets), cross_entropy_composed(x, targets), d_x});
+  mse_loss_backward(at, zeros({2, 3}), up, Grad::add_to(d_x), {});
+  embedding_backward(targets.slice(0, 1), ones({1, 3}), Grad::add_to(d_x));
+  linear_cross_entropy_backward(at, at, zeros({2}, i64), up, Grad::add_to(d_x), {});
+  return total({cross_entropy(x, targets), cross_entropy_composed(x, targets),
+                linear_cross_entropy(x, at, zeros({2}, i64)),
+                linear_cross_entropy_composed(x, at, zeros({2}, i64)), mse_loss(x, d_x),
+                mse_loss_composed(x, d_x), d_x});
 }
 
 Tensor everything(const Tensor& x, const Tensor& y) {
