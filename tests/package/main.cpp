@@ -129,6 +129,32 @@ Tensor in_place() {
   return total({a, empty({2}).fill_(1)});
 }
 
+Tensor updates() {
+  const ParameterUpdate update{.parameter = ones({3}),
+                               .gradient = ones({3}),
+                               .first = zeros({3}),
+                               .second = zeros({3}),
+                               .step = zeros({}, i64)};
+  sgd_update({&update, 1}, {.momentum = 0.9});
+  adamw_update({&update, 1}, {});
+  lion_update({&update, 1}, {});
+  return total({update.parameter, global_norm({&update.gradient, 1})});
+}
+
+Tensor training() {
+  const Tensor w = ones({2, 2}).set_requires_grad();
+  w.set_grad(ones({2, 2}));
+  const NamedTensors parameters{{"w", w}};
+  nn::LossScale scale;
+  nn::clip_grad_norm(parameters, 1);
+  nn::SGD(parameters).step();
+  nn::AdamW(parameters).step({.max_norm = 1, .loss_scale = &scale});
+  nn::Lion(parameters).step();
+  nn::Muon(parameters).step();
+  nn::SGD(parameters).set_lr(nn::warm_up(3, nn::cosine(1, 0, 9))(2));
+  return total({w.detach(), scale.scale()});
+}
+
 Tensor factored_attention(const Tensor& x) {
   const Tensor aq = x.reshape({1, 1, 2, 3}), ak = x.reshape({1, 3, 2}), av = ak;
   const Tensor bq = ones({1, 1, 3, 2}), bk = ak, bv = ak;
@@ -160,8 +186,8 @@ Tensor losses(const Tensor& x) {
 Tensor everything(const Tensor& x, const Tensor& y) {
   return total({factories(), arithmetic(x, y), comparisons(x, y), functions(x), reductions(x),
                 products_and_parts(x, y), views(x), normalisation(x), gated_attention(x, y),
-                in_place(), factored_attention(x), activations(x, y), positions(x), layers(x, y),
-                losses(x)});
+                in_place(), updates(), training(), factored_attention(x), activations(x, y),
+                positions(x), layers(x, y), losses(x)});
 }
 
 bool finite(const Tensor& x) {
