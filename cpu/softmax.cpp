@@ -4,6 +4,10 @@
 // rows stay in the second-level cache between the passes over them (largest entry, exponentials and
 // sum, result; backward: mean, result). What is longer is read from memory once more and needs each
 // exponential twice. Bound by exp, then by memory.
+//
+// Where o was rounded to bf16 or f16, it no longer adds up to one, and backward divides by its sum.
+// d_o - mean is then a sum of o (d_o - d_o of the others) and as good as o is, also where one entry
+// has nearly all the weight and both are nearly the same.
 #include "axis_plan.h"
 #include "online_columns.h"
 #include "quipu/core/parallel.h"
@@ -134,6 +138,7 @@ class Backward {
       : o_(o),
         d_o_(d_o),
         d_x_(d_x),
+        is_rounded_(is_reduced(o.dtype)),
         width_(strip_width<T>(o.size(axis))),
         plan_({&o, &d_o, &d_x_.view}, axis, width_) {}
 
@@ -149,11 +154,17 @@ class Backward {
     alignas(64) T o[longest], d_o[longest], d_x[longest];
   };
 
+  /// Where so many entries share the weight that all of it was rounded to 0, the gradient is 0.
+  T mean_of(T product, T sum) const {
+    if (!is_rounded_) return product;
+    return sum == T(0) ? T(0) : product / sum;
+  }
+
   void line(const Group& g) const {
     Buffers b;
     const Offsets<3>& stride = plan_.axis_stride;
     const std::int64_t n = plan_.length;
-    T mean = 0;
+    T product = 0, sum = 0;
     const T *o = nullptr, *d_o = nullptr;
     const auto read = [&](std::int64_t k, std::int64_t count) {
       o = read_row(b.o, o_, g.offsets[0] + k * stride[0], stride[0], count);
@@ -162,8 +173,10 @@ class Backward {
     for (std::int64_t k = 0; k < n; k += longest) {
       const std::int64_t count = std::min(longest, n - k);
       read(k, count);
-      mean += row_product(o, d_o, count);
+      product += row_product(o, d_o, count);
+      if (is_rounded_) sum += row_sum(o, count);
     }
+    const T mean = mean_of(product, sum);
     for (std::int64_t k = 0; k < n; k += longest) {
       const std::int64_t count = std::min(longest, n - k);
       if (n > longest) read(k, count);
@@ -178,7 +191,7 @@ class Backward {
   void columns(const Group& g) const {
     constexpr std::int64_t block = 256;  // rows that are summed before they are added to the rest
     Buffers b;
-    T mean[widest_strip] = {}, part[widest_strip];
+    T mean[widest_strip] = {}, sum[widest_strip] = {}, part[widest_strip], sum_part[widest_strip];
     const T *o = nullptr, *d_o = nullptr;
     const auto read = [&](std::int64_t k) {
       const auto at_row = [&](std::size_t v) { return g.offsets[v] + k * plan_.axis_stride[v]; };
@@ -188,13 +201,20 @@ class Backward {
     };
     for (std::int64_t first = 0; first < plan_.length; first += block) {
       std::fill_n(part, g.width, T(0));
+      std::fill_n(sum_part, g.width, T(0));
       for (std::int64_t k = first; k < std::min(first + block, plan_.length); ++k) {
         read(k);
         QUIPU_VECTORIZE
         for (std::int64_t j = 0; j < g.width; ++j) part[j] += o[j] * d_o[j];
+        if (!is_rounded_) continue;
+        for (std::int64_t j = 0; j < g.width; ++j) sum_part[j] += o[j];
       }
-      for (std::int64_t j = 0; j < g.width; ++j) mean[j] += part[j];
+      for (std::int64_t j = 0; j < g.width; ++j) {
+        mean[j] += part[j];
+        sum[j] += sum_part[j];
+      }
     }
+    for (std::int64_t j = 0; j < g.width; ++j) mean[j] = mean_of(mean[j], sum[j]);
     for (std::int64_t k = 0; k < plan_.length; ++k) {
       const std::int64_t offset = read(k);
       T* d_x = place_of_row(b.d_x, d_x_, offset, plan_.column_stride[2], g.width);
@@ -207,6 +227,7 @@ class Backward {
   const View& o_;
   const View& d_o_;
   const Grad& d_x_;
+  bool is_rounded_;
   std::int64_t width_;
   AxisPlan<3> plan_;
 };
