@@ -51,6 +51,7 @@
 #include "quipu/ops/norm.h"
 #include "quipu/ops/optimizer_updates.h"
 #include "quipu/ops/reduce.h"
+#include "quipu/ops/sample.h"
 #include "quipu/ops/swiglu.h"
 #include "quipu/ops/top_k.h"
 #include "quipu/ops/tpa_cache.h"

@@ -48,9 +48,10 @@ Tensor functions(const Tensor& x) {
 Tensor reductions(const Tensor& x) {
   const Tensor d_x = zeros_like(x.detach());
   top_k_backward(top_k(x.detach(), 2).indices, ones({2, 2}), Grad::add_to(d_x));
-  return total({d_x, top_k(x, 2, 1).values, sum(x, 0), mean(x, 1), var(x, 1),
-                logsumexp(x, -1, true), max(x), min(x, 0), argmax(x), argmin(x, 1),
-                max_with_index(x, 1).values, min_with_index(x, 0).index, cumsum(x, 1)});
+  return total({d_x, top_k(x, 2, 1).values, sample(x, {.top_k = 2, .top_p = 0.9}), sum(x, 0),
+                mean(x, 1), var(x, 1), logsumexp(x, -1, true), max(x), min(x, 0), argmax(x),
+                argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
+                cumsum(x, 1)});
 }
 
 Tensor products_and_parts(const Tensor& x, const Tensor& y) {
