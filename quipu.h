@@ -9,6 +9,7 @@
 #include "quipu/core/random.h"
 #include "quipu/core/safetensors.h"
 #include "quipu/core/tensor.h"
+#include "quipu/nn/checkpoint.h"
 #include "quipu/nn/csv.h"
 #include "quipu/nn/dataset.h"
 #include "quipu/nn/loader.h"
