@@ -11,6 +11,7 @@
 #include "quipu/core/tensor.h"
 #include "quipu/nn/adamw.h"
 #include "quipu/nn/clip.h"
+#include "quipu/nn/checkpoint.h"
 #include "quipu/nn/csv.h"
 #include "quipu/nn/dataset.h"
 #include "quipu/nn/dropout.h"

@@ -1,6 +1,6 @@
 #include "quipu/nn/embedding.h"
 
-#include "quipu/ops/gather.h"
+#include "quipu/ops/embedding.h"
 
 namespace quipu::nn {
 
@@ -11,9 +11,7 @@ Embedding::Embedding(std::int64_t count, std::int64_t features, const Place& pla
 
 Tensor Embedding::operator()(const Tensor& indices) const {
   const MemoryScope named = scope();
-  Shape shape = indices.shape();
-  shape.push_back(weight.size(1));
-  return index_select(weight, 0, indices.flatten()).reshape(shape);
+  return embedding(weight, indices);
 }
 
 }  // namespace quipu::nn

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <ostream>
 
 #include "quipu/autograd/knot.h"
@@ -95,75 +94,16 @@ std::int64_t Module::parameter_count() const {
   return count;
 }
 
-namespace {
-
-/// Where to copy what.
-struct Copy {
-  Tensor to, from;
-};
-
-LoadReport match(const NamedTensors& wanted, const NamedTensors& given, std::vector<Copy>& copies) {
-  std::map<std::string_view, const Tensor*> by_name;
-  for (const auto& [name, tensor] : given) {
-    check(by_name.emplace(name, &tensor).second, "'", name, "' is given twice");
-  }
-  LoadReport report;
-  for (const auto& [name, tensor] : wanted) {
-    const auto it = by_name.find(name);
-    if (it == by_name.end()) {
-      report.missing.push_back(name);
-      continue;
+LoadReport Module::load_state(const NamedTensors& state, Loading loading) {
+  const NamedTensors own = this->state();
+  NamedTensors cast = state;
+  for (auto& [name, values] : cast) {
+    const Tensor* const place = find_tensor(own, name);
+    if (place && is_floating(place->dtype()) && is_floating(values.dtype())) {
+      values = values.detach().to(place->dtype());
     }
-    const Tensor& from = *it->second;
-    if (from.shape() == tensor.shape()) {
-      report.loaded.push_back(name);
-      copies.push_back({tensor, from});
-    } else {
-      report.wrong_shape.push_back(detail::concat(name, ": has shape ", tensor.shape(), ", but ",
-                                                  from.shape(), " is given"));
-    }
-    by_name.erase(it);
   }
-  for (const auto& [name, tensor] : given) {
-    if (by_name.contains(name)) report.left_over.push_back(name);
-  }
-  return report;
-}
-
-void run(const std::vector<Copy>& copies) {
-  const NoGrad no_grad;
-  for (const Copy& c : copies) c.to.copy_from(c.from.detach().to(c.to.device()));
-}
-
-}  // namespace
-
-std::string LoadReport::text() const {
-  std::string text;
-  const auto list = [&](const char* heading, const std::vector<std::string>& names) {
-    if (names.empty()) return;
-    text += detail::concat(heading, " (", names.size(), "):\n");
-    for (const std::string& name : names) text += "  " + name + "\n";
-  };
-  list("missing", missing);
-  list("left over", left_over);
-  list("wrong shape", wrong_shape);
-  return text;
-}
-
-void Module::load_state(const NamedTensors& state) {
-  const OpScope op("load_state");
-  std::vector<Copy> copies;
-  const LoadReport report = match(this->state(), state, copies);
-  check(report.complete(), "what is given does not fit the module\n", report.text());
-  run(copies);
-}
-
-LoadReport Module::load_partial(const NamedTensors& state) {
-  const OpScope op("load_partial");
-  std::vector<Copy> copies;
-  LoadReport report = match(this->state(), state, copies);
-  run(copies);
-  return report;
+  return load_into(own, cast, loading);
 }
 
 void Module::replace(const std::function<Tensor(const Tensor&, bool)>& f) {

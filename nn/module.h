@@ -23,6 +23,7 @@
 #include "quipu/core/context.h"
 #include "quipu/core/safetensors.h"
 #include "quipu/core/tensor.h"
+#include "quipu/nn/named_state.h"
 
 namespace quipu::nn {
 
@@ -78,18 +79,6 @@ class Members {
   std::vector<std::size_t> open_;  // where the modules around the next entry stand
 };
 
-/// What a partial load did. Names are in the order of the module, or of what was given.
-struct LoadReport {
-  std::vector<std::string> loaded;
-  std::vector<std::string> missing;      // of the module, not given
-  std::vector<std::string> left_over;    // given, not of the module
-  std::vector<std::string> wrong_shape;  // "name: has shape ..., but ... is given"; not loaded
-
-  bool complete() const { return missing.empty() && left_over.empty() && wrong_shape.empty(); }
-  /// One line a name, under headings; what is empty is not mentioned.
-  std::string text() const;
-};
-
 class Module {
  public:
   Module() = default;
@@ -103,11 +92,11 @@ class Module {
   NamedTensors buffers() const;
   NamedTensors state() const;  // both, in the order of the members
 
-  /// Copies values in, cast to the types that are there. Names and shapes must be exactly those of
-  /// state(): otherwise nothing changes, and the error lists all that differ.
-  void load_state(const NamedTensors& state);
-  /// Copies in what fits, and tells what did not.
-  LoadReport load_partial(const NamedTensors& state);
+  /// Copies values in; floating ones are cast to the type that is there. Names and shapes must be
+  /// those of state(), in a partial load the shapes of the names that are in both: otherwise
+  /// nothing changes, and the error lists all that differ. The report tells what a partial load
+  /// left out.
+  LoadReport load_state(const NamedTensors& state, Loading loading = Loading::strict);
 
   /// Makes new tensors on the device or of the type: gradients are gone and optimizers must be made
   /// afterwards; requires_grad stays. Buffers stay f32 where parameters become bf16 or f16, because

@@ -2,9 +2,8 @@
 
 #include <cmath>
 
-#include "quipu/ops/act.h"
 #include "quipu/ops/arithmetic.h"
-#include "quipu/ops/compare.h"
+#include "quipu/ops/attention.h"
 #include "quipu/ops/join.h"
 #include "quipu/ops/lrpe.h"
 #include "quipu/ops/matmul.h"
@@ -12,19 +11,6 @@
 
 namespace quipu::nn {
 namespace {
-
-// STANDIN
-struct StandIn {
-  bool causal;
-  double scale;
-};
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const StandIn& o) {
-  const std::int64_t n = q.size(2);
-  const Tensor scores = matmul(q, k.t()) * o.scale;
-  const Tensor i = arange(n), ok = i.unsqueeze(1) >= i.unsqueeze(0);
-  return matmul(act(where(ok, scores, full({}, -1e30, q.dtype())), Act::softmax, -1), v);
-}
-// END
 
 Tensor rotary_angles(std::int64_t count, double base, const Place& place) {
   std::vector<double> angles;
