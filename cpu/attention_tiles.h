@@ -74,8 +74,14 @@ struct AttentionShape {
   std::int64_t rows() const { return group * n; }
   /// The number of keys that a row attends to; they are the first ones.
   std::int64_t limit(std::int64_t row) const {
-    return causal ? std::clamp<std::int64_t>(row % n + 1 + m - n, 0, m) : m;
+    return causal ? std::clamp<std::int64_t>(place(row).token + 1 + m - n, 0, m) : m;
   }
+  /// The head within its group, and the query of a row. Divisions are slow, and few models group
+  /// heads.
+  struct Place {
+    std::int64_t head, token;
+  };
+  Place place(std::int64_t row) const { return row < n ? Place{0, row} : Place{row / n, row % n}; }
 
   std::int64_t b, key_heads, group, n, m, d;
   bool causal;
@@ -87,8 +93,9 @@ struct AttentionHead {
 
   /// Where a row of q, o or their gradients begins,
   std::int64_t query(const View& v, const AttentionShape& s, std::int64_t row) const {
-    return b * v.stride(0) + (key_head * s.group + row / s.n) * v.stride(1) +
-           row % s.n * v.stride(2);
+    const AttentionShape::Place place = s.place(row);
+    return b * v.stride(0) + (key_head * s.group + place.head) * v.stride(1) +
+           place.token * v.stride(2);
   }
   /// where one of k, v or their gradients does,
   std::int64_t key(const View& v, std::int64_t row) const {
@@ -124,8 +131,8 @@ void transpose_tile(T* out, std::int64_t out_width, const T* in, std::int64_t in
   }
 }
 
-/// A block of keys, or of values, that begins at row `first`, by rows and transposed. Rows up to
-/// the padded end are zeros.
+/// A block of keys, or of values, that begins at row `first`, by rows and, if `turned` is there,
+/// transposed.
 template <class T>
 void load_keys(T* tile, std::int64_t width, T* turned, std::int64_t turned_width, const View& v,
                const AttentionHead& head, std::int64_t first, std::int64_t keys) {
