@@ -152,9 +152,9 @@ class Backward {
     const auto place = [&](const View& v) {
       return [&, this](std::int64_t i) { return head.query(v, s_, first + i); };
     };
-    load_tile(x.q, d_width_, in_.q, count, place(in_.q));
+    load_tile(x.q, d_width_, in_.q, count, s_.rows() - first, place(in_.q));
     for (std::int64_t i = 0; i < count * d_width_; ++i) x.q[i] *= scale_;
-    load_tile(x.d_o, e_width_, d_o_, count, place(d_o_));
+    load_tile(x.d_o, e_width_, d_o_, count, s_.rows() - first, place(d_o_));
     const std::int64_t from = head.statistic(s_, first);
     std::copy_n(lse_.as<T>() + from, count, x.lse);
     if (through_scores_) std::copy_n(mean_.as<T>() + from, count, x.mean);

@@ -107,11 +107,19 @@ struct AttentionHead {
   }
 };
 
-/// Rows of any view into a tile, padded with zeros; offset(i) says where row i begins.
+/// Rows of any view into a tile, padded with zeros; offset(i) says where row i begins. Rows are
+/// short and may lie far apart, so those that come are asked for in advance, up to row `end`.
 template <class T, class Offset>
-void load_tile(T* tile, std::int64_t width, const View& v, std::int64_t rows, Offset offset) {
+void load_tile(T* tile, std::int64_t width, const View& v, std::int64_t rows, std::int64_t end,
+               Offset offset) {
+  constexpr std::int64_t ahead = 16, line = 64;
   const std::int64_t features = v.size(3);
+  const auto bytes = features * static_cast<std::int64_t>(size_of(v.dtype));
   for (std::int64_t i = 0; i < rows; ++i) {
+    if (i + ahead < end) {
+      const char* const next = at(v, offset(i + ahead));
+      for (std::int64_t j = 0; j < bytes; j += line) __builtin_prefetch(next + j);
+    }
     T* const row = tile + i * width;
     load_run(row, at(v, offset(i)), v.dtype, v.stride(3), features);
     std::fill(row + features, row + width, T(0));
@@ -136,7 +144,8 @@ void transpose_tile(T* out, std::int64_t out_width, const T* in, std::int64_t in
 template <class T>
 void load_keys(T* tile, std::int64_t width, T* turned, std::int64_t turned_width, const View& v,
                const AttentionHead& head, std::int64_t first, std::int64_t keys) {
-  load_tile(tile, width, v, keys, [&](std::int64_t i) { return head.key(v, first + i); });
+  load_tile(tile, width, v, keys, v.size(2) - first,
+            [&](std::int64_t i) { return head.key(v, first + i); });
   if (turned == nullptr) return;
   std::fill(tile + keys * width, tile + padded<T>(keys) * width, T(0));
   transpose_tile(turned, turned_width, tile, width, keys, v.size(3));
