@@ -127,7 +127,7 @@ TEST_CASE_FIXTURE(EachDevice, "optimizer: 100 steps follow plain f64 loops") {
         optimizer->step();
         r.reference(wanted, slope(wanted.p, step));
       }
-      CAPTURE(r.name);
+      CAPTURE(std::string(r.name));
       // Each step rounds a few times; the valley damps what was rounded before. Muon divides by
       // singular values that may be small.
       const double allowed = (r.name[0] == 'm' ? 3000 : 100) * epsilon_of(dtype);
@@ -156,7 +156,7 @@ TEST_CASE_FIXTURE(EachDevice, "optimizer: 100 steps of bf16 and f16 with an f32 
         optimizer->step();
         r.reference(wanted, g);
       }
-      CAPTURE(r.name);
+      CAPTURE(std::string(r.name));
       CHECK(same_bits(p.detach(), master.to(dtype)));
       const double allowed = (r.name[0] == 'm' ? 30000 : 100) * epsilon_of(f32);
       const Difference d =
@@ -243,7 +243,7 @@ TEST_CASE_FIXTURE(EachDevice, "optimizer: saved and loaded, the run goes on with
         if (!weights_first) q.detach().copy_from(values);
         CHECK(second->lr() == 0.01 / 10);
         run(*second, q, 10);
-        CAPTURE(r.name);
+        CAPTURE(std::string(r.name));
         CHECK(same_bits(p.detach(), q.detach()));
       }
     }
@@ -465,7 +465,7 @@ TEST_CASE_FIXTURE(EachDevice, "optimizer: gradients that are not finite are skip
     bad[59] = infinity;
     set_gradient(p, bad, f32);
     optimizer->step({.max_norm = 1, .skip_nonfinite = true});
-    CAPTURE(r.name);
+    CAPTURE(std::string(r.name));
     CHECK(same_bits(p.detach(), before));
     const NamedTensors after = optimizer->state();
     for (std::size_t i = 0; i < state.size(); ++i) {
@@ -547,7 +547,7 @@ TEST_CASE("optimizer: whole steps run on meta and take the memory of the CPU") {
   };
   for (const Rule& r : rules()) {
     for (const DType dtype : {f32, bf16}) {
-      CAPTURE(r.name);
+      CAPTURE(std::string(r.name));
       CHECK(peak_on(r, dtype, meta_cpu) == peak_on(r, dtype, cpu));
     }
   }
