@@ -4,6 +4,7 @@
 #include <quipu/quipu.h>
 
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -32,7 +33,7 @@ struct Run {
     for (std::size_t i = 0; i < model.size(); ++i) {
       const Tensor& p = model[i].second;
       momentum[i].second.mul_(0.9).add_(p.grad());
-      p.add_(momentum[i].second, -0.02);
+      p.add_(momentum[i].second, -0.001);
       p.zero_grad();
     }
   }
@@ -80,9 +81,13 @@ int main(int argc, char** argv) {
     run.resume(*last, argc > 4 ? argv[4] : "");
     step = last->step;
   }
+  std::fprintf(stderr, "begins after step %" PRId64 "\n", step);
   for (const std::int64_t steps = std::atoll(argv[2]); step < steps;) {
     run.step();
     folder.save(run.checkpoint(++step));
+  }
+  for (const auto& entry : run.model) {  // NaN would be the same bits whatever led there
+    check(std::isfinite(sum(entry.second).item()), entry.first, " is not finite");
   }
   std::printf("step %" PRId64 ", parameters %016" PRIx64 "\n", step, hash_of(run.model));
 }
