@@ -2,12 +2,9 @@
 // 16 patches of 2 x 2. Patches and a class token in front of them pass through layers of gated
 // linear attention whose positions are angles on the 4 x 4 grid; the class token then tells the
 // digit.
-#include <fmt/format.h>
-#include <quipu/quipu.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
+
+#include "common.h"
 
 using namespace quipu;
 
@@ -57,106 +54,69 @@ Data read_digits(const std::string& path, const nn::Place& place) {
           rows.select(1, 64).to(i64).to(place.device)};
 }
 
-struct Options {
+struct Options : CommonOptions {
   std::string data = QUIPU_SOURCE_DIR "/examples/data/digits.csv.gz";
-  std::string device = "cpu", dtype = "f32", log;
   std::int64_t epochs = 20, batch = 64;
   double lr = 3e-3;
-  std::uint64_t seed = 7;
-  int threads = 0;
-  bool recompute = false, report = false;
 };
-
-void add_options(CLI::App& app, Options& o) {
-  app.add_option("--data", o.data, "CSV file of images, gzip or plain")->capture_default_str();
-  app.add_option("--epochs", o.epochs, "how often to see all images")->capture_default_str();
-  app.add_option("--batch", o.batch, "images a step")->capture_default_str();
-  app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();
-  app.add_option("--device", o.device, "cpu, or meta:cpu to count bytes only")
-      ->capture_default_str();
-  app.add_option("--dtype", o.dtype, "of the model; sums and master weights stay f32")
-      ->check(CLI::IsMember({"f32", "bf16", "f64"}))
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "of weights and order")->capture_default_str();
-  app.add_option("--threads", o.threads, "0: all cores")->capture_default_str();
-  app.add_option("--log", o.log, "write one JSON line a step to this file");
-  app.add_flag("--recompute", o.recompute, "keep only the inputs of layers for backward");
-  app.add_flag("--report", o.report, "print the model and who held memory at the peak");
-}
-
-DType dtype_named(const std::string& name) {
-  return name == "bf16" ? bf16 : name == "f64" ? f64 : f32;
-}
 
 double accuracy(const Digits& model, const Data& data) {  // no tape, so nothing is recorded
   return mean(eq(argmax(model(data.patches), 1), data.label).to(f32)).item();
 }
 
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-int train(const Options& o) {
-  const nn::Place place{.device = o.device, .dtype = dtype_named(o.dtype)};
-  const Data data = read_digits(o.data, place);
-  const std::int64_t kept = 1500;
-  manual_seed(o.seed);
-
-  const PeakMemory peak(place.device);
-  Digits model(place);
-  for (Layer& layer : model.layers) layer.recomputes = o.recompute;
-  const Data seen = data.part(0, kept), held_out = data.part(kept, data.label.size(0));
+void train(const Options& o) {
+  const PeakMemory peak(o.device);
+  const Data data = read_digits(o.data, o.place());
+  const Data seen = data.part(0, 1500), held_out = data.part(1500, data.label.size(0));
   nn::Loader loader(nn::TensorDataset({seen.patches, seen.label}), {.batch_size = o.batch,
                                                                     .shuffle = true,
                                                                     .seed = o.seed,
                                                                     .drop_last = true,
                                                                     .prefetch = 0,
-                                                                    .device = place.device});
+                                                                    .device = o.device});
+  Digits model(o.place());
+  for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
-  const std::int64_t steps = o.epochs * loader.batches_per_epoch();
-  const nn::Schedule fall = nn::cosine(o.lr, 0, steps);
   if (o.report) fmt::print("{}\n", model.tree());
 
-  std::vector<double> times;
-  for (std::int64_t step = 0; step < steps; ++step) {
+  const std::int64_t steps = o.epochs * loader.batches_per_epoch();
+  const nn::Schedule fall = nn::cosine(o.lr, 0, steps);
+  nn::Progress progress({.steps = steps, .unit = "images", .log = o.log, .device = o.device});
+  while (progress.done() < steps && !nn::stop_requested()) {
+    const std::int64_t step = progress.done();
     const auto [x, y] = loader.next<2>();
-    const auto start = std::chrono::steady_clock::now();
+    const auto run = [&, x = x, y = y] {
+      Tape tape;  // records while it lives
+      const Tensor loss = cross_entropy(model(x), y);
+      tape.backward(loss);
+      return loss.detach();
+    };
+    const Tensor loss = run();
+    nn::check_finite(loss, step, run, optimizer.parameters());
     optimizer.set_lr(std::min(1.0, static_cast<double>(step + 1) / 30) * fall(step));
-    Tape tape;
-    const Tensor loss = cross_entropy(model(x), y);
-    tape.backward(loss);
     optimizer.step({.max_norm = 1});
     optimizer.zero_grad();
-    times.push_back(milliseconds_since(start));
-    if (!place.device.is_meta() && step % 50 == 0) {
-      fmt::print("step {:>4}  loss {:.4f}\n", step, loss.item());
-    }
+    progress.step(loss, {.count = static_cast<double>(o.batch), .lr = optimizer.lr()});
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  const double median = times[times.size() / 2];
+  progress.finish();
+
   if (o.report) fmt::print("{}\n", peak.report().text());
-  const std::string held = human_bytes(peak.bytes());
-  if (place.device.is_meta()) {
-    fmt::print("on {} nothing is computed · peak {}\n", o.device, held);
+  const std::string figures = fmt::format(
+      "{:.1f} ms/step · peak {}", 1e3 * progress.median_seconds(), human_bytes(peak.bytes()));
+  if (data.label.device().is_meta()) {
+    fmt::print("nothing was computed · {}\n", figures);
   } else {
-    fmt::print("accuracy {:.2f} % · {:.1f} ms/step · peak {}\n", 100 * accuracy(model, held_out),
-               median, held);
+    fmt::print("accuracy {:.2f} % · {}\n", 100 * accuracy(model, held_out), figures);
   }
-  return 0;
 }
 
 int main(int argc, char** argv) {
-  Options options;
+  Options o;
   CLI::App app("Learns to read handwritten digits with gated linear attention on a grid.");
-  add_options(app, options);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    if (options.threads > 0) set_num_threads(options.threads);
-    return train(options);
-  } catch (const Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  app.add_option("--data", o.data, "CSV file of images, gzip or plain")->capture_default_str();
+  app.add_option("--epochs", o.epochs, "how often to see all images")->capture_default_str();
+  app.add_option("--batch", o.batch, "images a step")->capture_default_str();
+  app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();
+  add_common_options(app, o);
+  return run_program(app, argc, argv, o, [&] { train(o); });
 }
