@@ -10,28 +10,21 @@ namespace {
 using Args = GoldenArgs;
 using Task = GoldenTask;
 
-// The constants of the bounds in bf16 and f16. Each result is rounded once, which is half an
-// epsilon; the rest is room for what is rounded before it. act keeps the rounded softmax, so that
-// each term of its gradients carries half an epsilon more; flao keeps rounded products where it is
-// told to keep qkv. tpa_decode keeps nothing that is rounded.
-constexpr double softmax_sums = 4;
-constexpr double flao_sums = 4;
-constexpr double tpa_sums = 2;
-
-double sums_of(Act kind) {
-  return kind == Act::softmax ? softmax_sums : 0;
+Accuracy accuracy_of(Act kind) {
+  return kind == Act::softmax ? of_softmax : of_units;
 }
 
 Task act_task(Args& args) {
   const Act kind = args.act("act");
   const auto dim = args.find<int>("dim");
-  return {{{"", [=](const auto& in) { return act(in[0], kind, dim); }}}, sums_of(kind)};
+  return {{{"", [=](const auto& in) { return act(in[0], kind, dim); }}},
+          accuracy_of_act(kind, dim)};
 }
 
 template <Tensor (*operation)(const Tensor&, const Tensor&, const LrpeOptions&)>
 Task lrpe_task(Args& args) {
   LrpeOptions options{args.act("act"), args.find<int>("dim"), args.get<std::int64_t>("offset", 0)};
-  Task task{{}, sums_of(options.act)};
+  Task task{{}, accuracy_of(options.act)};
   for (const bool keep : {false, true}) {
     options.keep_angles = keep;
     task.variants.push_back({keep ? " with angles kept" : "",
@@ -43,7 +36,7 @@ Task lrpe_task(Args& args) {
 Task lrpe_cosine_md_task(Args& args) {
   LrpeMdOptions options{args.get<std::int64_t>("l", 0), args.act("act"), args.find<int>("dim")};
   const Shape shape = args.shape("shape");
-  Task task{{}, sums_of(options.act)};
+  Task task{{}, accuracy_of(options.act)};
   for (const bool keep : {false, true}) {
     options.keep_angles = keep;
     task.variants.push_back({keep ? " with angles kept" : "", [=](const auto& in) {
@@ -76,7 +69,7 @@ Task flao_task(Args& args) {
   options.offset = args.get<std::int64_t>("offset", 0);
   options.shape = args.shape("shape");
   options.l = args.get<std::int64_t>("l", 0);
-  Task task{{}, flao_sums};
+  Task task{{}, of_flao};
   const char* names[] = {"", " with kv kept", " with kv and qkv kept"};
   for (const FlaoKeep keep : {FlaoKeep::nothing, FlaoKeep::kv, FlaoKeep::kv_and_qkv}) {
     options.keep = keep;
@@ -101,7 +94,7 @@ Task tpa_decode_task(Args& args) {
               if (in.size() > 6) with_lengths.lengths = in[6];
               return tpa_decode(in[0], in[1], in[2], in[3], in[4], in[5], with_lengths);
             }}},
-          tpa_sums};
+          of_tpa};
 }
 
 }  // namespace

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "quipu/core/tensor.h"
-#include "quipu/ops/act.h"
+#include "accuracy.h"
 
 namespace quipu::testing {
 
@@ -23,6 +22,7 @@ class GoldenArgs {
   std::optional<T> find(const std::string& name) {
     if (!json_.contains(name)) return {};
     used_.insert(name);
+    if (json_.at(name).is_null()) return {};
     return json_.at(name).get<T>();
   }
   template <class T>
@@ -47,9 +47,7 @@ struct GoldenVariant {
 /// What a case asks for.
 struct GoldenTask {
   std::vector<GoldenVariant> variants;
-  /// In bf16 and f16, entries may be off by this times epsilon times the largest entry of the row;
-  /// 0 for elementwise operators and rotations, which are held to units in the last place.
-  double sums = 0;
+  Accuracy accuracy;  // in bf16 and f16
 };
 
 struct GoldenOperator {
