@@ -75,7 +75,9 @@ std::vector<Model> models() {
          for (int layer = 0; layer < 3; ++layer) {
            const MemoryScope scope("layer" + std::to_string(layer));
            x = recompute(
-               [&](const std::vector<Tensor>& in) { return self_attention(in[0], p[0], p[1]) + in[0]; },
+               [&](const std::vector<Tensor>& in) {
+                 return self_attention(in[0], p[0], p[1]) + in[0];
+               },
                {x});
          }
          return sum(x * x);
