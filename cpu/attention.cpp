@@ -62,7 +62,7 @@ class Forward {
 
   void attend(const AttentionHead& head, std::int64_t first, std::int64_t rows) const {
     Tiles x(*this);
-    load_tile(x.q, d_width_, in_.q, rows,
+    load_tile(x.q, d_width_, in_.q, rows, rows,
               [&](std::int64_t i) { return head.query(in_.q, s_, first + i); });
     const T scale = static_cast<T>(in_.scale);
     for (std::int64_t i = 0; i < rows * d_width_; ++i) x.q[i] *= scale;

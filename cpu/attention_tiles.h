@@ -74,8 +74,14 @@ struct AttentionShape {
   std::int64_t rows() const { return group * n; }
   /// The number of keys that a row attends to; they are the first ones.
   std::int64_t limit(std::int64_t row) const {
-    return causal ? std::clamp<std::int64_t>(row % n + 1 + m - n, 0, m) : m;
+    return causal ? std::clamp<std::int64_t>(place(row).token + 1 + m - n, 0, m) : m;
   }
+  /// The head within its group, and the query of a row. Divisions are slow, and few models group
+  /// heads.
+  struct Place {
+    std::int64_t head, token;
+  };
+  Place place(std::int64_t row) const { return row < n ? Place{0, row} : Place{row / n, row % n}; }
 
   std::int64_t b, key_heads, group, n, m, d;
   bool causal;
@@ -87,8 +93,9 @@ struct AttentionHead {
 
   /// Where a row of q, o or their gradients begins,
   std::int64_t query(const View& v, const AttentionShape& s, std::int64_t row) const {
-    return b * v.stride(0) + (key_head * s.group + row / s.n) * v.stride(1) +
-           row % s.n * v.stride(2);
+    const AttentionShape::Place place = s.place(row);
+    return b * v.stride(0) + (key_head * s.group + place.head) * v.stride(1) +
+           place.token * v.stride(2);
   }
   /// where one of k, v or their gradients does,
   std::int64_t key(const View& v, std::int64_t row) const {
@@ -100,11 +107,19 @@ struct AttentionHead {
   }
 };
 
-/// Rows of any view into a tile, padded with zeros; offset(i) says where row i begins.
+/// Rows of any view into a tile, padded with zeros; offset(i) says where row i begins. Rows are
+/// short and may lie far apart, so those that come are asked for in advance, up to row `end`.
 template <class T, class Offset>
-void load_tile(T* tile, std::int64_t width, const View& v, std::int64_t rows, Offset offset) {
+void load_tile(T* tile, std::int64_t width, const View& v, std::int64_t rows, std::int64_t end,
+               Offset offset) {
+  constexpr std::int64_t ahead = 16, line = 64;
   const std::int64_t features = v.size(3);
+  const auto bytes = features * static_cast<std::int64_t>(size_of(v.dtype));
   for (std::int64_t i = 0; i < rows; ++i) {
+    if (i + ahead < end) {
+      const char* const next = at(v, offset(i + ahead));
+      for (std::int64_t j = 0; j < bytes; j += line) __builtin_prefetch(next + j);
+    }
     T* const row = tile + i * width;
     load_run(row, at(v, offset(i)), v.dtype, v.stride(3), features);
     std::fill(row + features, row + width, T(0));
@@ -124,12 +139,13 @@ void transpose_tile(T* out, std::int64_t out_width, const T* in, std::int64_t in
   }
 }
 
-/// A block of keys, or of values, that begins at row `first`, by rows and transposed. Rows up to
-/// the padded end are zeros.
+/// A block of keys, or of values, that begins at row `first`, by rows and, if `turned` is there,
+/// transposed.
 template <class T>
 void load_keys(T* tile, std::int64_t width, T* turned, std::int64_t turned_width, const View& v,
                const AttentionHead& head, std::int64_t first, std::int64_t keys) {
-  load_tile(tile, width, v, keys, [&](std::int64_t i) { return head.key(v, first + i); });
+  load_tile(tile, width, v, keys, v.size(2) - first,
+            [&](std::int64_t i) { return head.key(v, first + i); });
   if (turned == nullptr) return;
   std::fill(tile + keys * width, tile + padded<T>(keys) * width, T(0));
   transpose_tile(turned, turned_width, tile, width, keys, v.size(3));

@@ -71,16 +71,17 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Plan& pla
 void undo(const Tensor& q, const Tensor& k, const View& v, const Plan& plan, const View& o,
           const Tensor& lse, const Tensor& d_o, const AttentionGrads& d) {
   const DType wide = compute_type(q.dtype());
-  AttentionInputGrads grads{d.q, d.k, d.v};
-  Tensor mean, unrounded;
+  Tensor mean, partial;
   if (d.q.wanted() || d.k.wanted()) mean = workspace(plan.rows(), wide, q.device());
-  if (attention_in_one_pass(q.size(0), k.size(1), grads) &&
-      size_of(d.q.view.dtype) < size_of(wide)) {
-    unrounded = workspace(q.shape(), wide, q.device());
-    grads.q = Grad::write_to(unrounded);
+  const std::int64_t parts = attention_parts(q.size(0), k.size(1), k.size(2));
+  if (attention_needs_partial(parts, d.q, wide)) {
+    Shape shape = q.shape();
+    shape.insert(0, parts);
+    partial = workspace(shape, wide, q.device());
   }
-  attention_backward_kernel({q, k, v, plan.causal, plan.scale}, o, lse, d_o, grads, view_of(mean));
-  if (unrounded.defined()) add_into_kernel(d.q, unrounded);
+  attention_backward_kernel({q, k, v, plan.causal, plan.scale}, o, lse, d_o, {d.q, d.k, d.v},
+                            view_of(mean), view_of(partial));
+  if (partial.defined()) add_into_kernel(d.q, partial);
 }
 
 struct AttentionRule {

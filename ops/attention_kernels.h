@@ -1,5 +1,7 @@
 #pragma once
 // What a back end provides for softmax attention.
+#include <algorithm>
+
 #include "quipu/core/dispatch.h"
 
 namespace quipu {
@@ -21,21 +23,26 @@ struct AttentionInputGrads {
 /// d and e that a kernel can do with.
 inline constexpr std::int64_t most_attention_features = 512;
 
-/// Whether backward takes whole key heads at a time and finds all gradients in one pass, in which
-/// those of q are added to once for every block of keys, so they must not be rounded. With fewer
-/// heads it makes two passes over smaller pieces, and rounds once.
-inline bool attention_in_one_pass(std::int64_t b, std::int64_t key_heads,
-                                  const AttentionInputGrads& d) {
-  return d.q.wanted() && (d.k.wanted() || d.v.wanted()) && b * key_heads >= 16;
+/// Into how many parts backward cuts the keys of a head, so that a few heads are work for several
+/// threads. Every part has its own sum of gradients of q.
+inline std::int64_t attention_parts(std::int64_t b, std::int64_t key_heads, std::int64_t m) {
+  constexpr std::int64_t units = 8, shortest = 128;
+  const std::int64_t heads = std::max<std::int64_t>(b * key_heads, 1);
+  return std::clamp<std::int64_t>(m / shortest, 1, (units + heads - 1) / heads);
+}
+/// Whether those sums need workspace (parts, b, h, n, d) of the compute type: a single one is made
+/// in its place unless that would round it again and again.
+inline bool attention_needs_partial(std::int64_t parts, const Grad& d_q, DType compute_type) {
+  return d_q.wanted() && (parts > 1 || size_of(d_q.view.dtype) < size_of(compute_type));
 }
 
 /// o (b, h, n, e), and lse (b, h, n), contiguous and in the compute type, if it is defined.
 inline constinit Kernel<void(const AttentionInputs&, View o, View lse)> attention_forward{
     "attention_forward"};
-/// Gradients (=|+=) from d_o (b, h, n, e). o, v and `mean`, workspace like lse, are undefined where
-/// neither q nor k wants a gradient.
+/// Gradients (=|+=) from d_o (b, h, n, e), but those of q into `partial` if that is defined. o, v
+/// and `mean`, workspace like lse, are undefined where neither q nor k wants a gradient.
 inline constinit Kernel<void(const AttentionInputs&, View o, View lse, View d_o,
-                             const AttentionInputGrads&, View mean)>
+                             const AttentionInputGrads&, View mean, View partial)>
     attention_backward_kernel{"attention_backward"};
 
 }  // namespace quipu

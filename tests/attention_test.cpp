@@ -84,10 +84,11 @@ const Size small_sizes[] = {
     {1, 3, 1, 5, 4, 1, 2}, {3, 1, 1, 1, 7, 5, 3}, {1, 2, 3, 1, 4, 3, 1}, {2, 1, 2, 7, 7, 2, 2},
     {1, 1, 1, 9, 3, 4, 5}, {1, 1, 4, 2, 6, 7, 4}, {1, 4, 1, 4, 5, 3, 3}, {4, 4, 1, 3, 2, 3, 2},
     {8, 2, 2, 2, 3, 2, 2}, {1, 1, 1, 6, 1, 3, 3}, {2, 2, 2, 1, 1, 2, 3}, {1, 17, 1, 2, 2, 1, 1}};
-/// Several blocks of keys, tiles of rows and units of work; wide features; many heads and few.
+/// Several blocks of keys and parts of them, tiles of rows and units of work; wide features; many
+/// heads and few.
 const Size larger[] = {{2, 3, 1, 130, 130, 32, 32},  {1, 2, 3, 70, 150, 17, 40},
                        {2, 8, 1, 100, 67, 33, 9},    {1, 16, 2, 50, 129, 20, 65},
-                       {1, 1, 1, 300, 260, 64, 64},  {1, 1, 2, 65, 70, 300, 512},
+                       {1, 1, 1, 300, 400, 64, 64},  {1, 1, 2, 65, 70, 300, 512},
                        {16, 1, 1, 50, 40, 512, 100}, {1, 1, 1, 13, 9, 512, 512}};
 const Size with_zeros[] = {{0, 2, 1, 3, 4, 2, 2}, {2, 0, 1, 3, 4, 2, 2}, {2, 2, 0, 3, 4, 2, 2},
                            {2, 2, 1, 0, 4, 2, 2}, {2, 2, 1, 3, 0, 2, 3}, {2, 2, 1, 3, 4, 0, 2},
@@ -299,7 +300,7 @@ TEST_CASE_FIXTURE(EachDevice, "attention: large scores and not a number") {
 }
 
 TEST_CASE_FIXTURE(EachDevice, "attention: same bits on any number of threads") {
-  for (const Size& s : {Size{1, 2, 2, 150, 200, 20, 13}, Size{4, 4, 1, 70, 130, 16, 24}}) {
+  for (const Size& s : {Size{1, 2, 2, 150, 400, 20, 13}, Size{4, 4, 1, 70, 130, 16, 24}}) {
     for (const DType dtype : {f32, bf16}) {
       const Three in = inputs_of(s, dtype, device);
       const Tensor d_o = random_tensor(output_of(s), dtype, device);
@@ -342,7 +343,8 @@ TEST_CASE_FIXTURE(EachDevice, "attention: memory: as on meta, and less than comp
     return peak.bytes_above();
   };
   std::string table;
-  for (const Size& s : {Size{2, 3, 2, 100, 100, 8, 8}, Size{4, 4, 1, 130, 100, 16, 24}}) {
+  for (const Size& s : {Size{2, 3, 2, 100, 100, 8, 8}, Size{4, 4, 1, 130, 100, 16, 24},
+                        Size{1, 2, 1, 100, 600, 16, 16}}) {
     CAPTURE(text(s));
     for (const DType dtype : {f64, f32, bf16}) {
       CAPTURE(dtype);
@@ -377,6 +379,34 @@ TEST_CASE_FIXTURE(EachDevice, "attention: without a tape, into gradients that ar
       }
     }
   }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "attention: gradients of a wider type than their tensors") {
+  for (const Size& s : {Size{1, 2, 1, 70, 300, 8, 6}, Size{8, 2, 1, 30, 70, 8, 6}}) {
+    const Three in = wanting(inputs_of(s, bf16, device));
+    for (const Tensor& x : in) x.set_grad_dtype(f32);
+    const Tensor d_o = random_tensor(output_of(s), bf16, device);
+    {
+      Tape tape;
+      tape.backward(fused(in), {d_o});
+    }
+    const Three exact = everything(fused, as(f64, in), d_o.to(f64));
+    for (std::size_t i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      CHECK(in[i].grad().dtype() == f32);
+      // Only the rounding of the output is left, and gradients of v do not see it.
+      CHECK(distance(in[i].grad(), exact[i + 1]) <= (i == 2 ? 2e-6 : epsilon_of(bf16)));
+    }
+  }
+}
+
+TEST_CASE("attention: the measure of these tests sees what is wrong") {
+  const Tensor x = ones({2, 3}), off = ones({2, 3});
+  off.select(0, 1).fill_(1.5);
+  CHECK(distance(off, x) == 0.5);
+  off.select(0, 1).fill_(std::numeric_limits<double>::quiet_NaN());
+  CHECK(!(distance(off, x) <= 1));
+  CHECK(!(distance(x, off) <= 1));
 }
 
 TEST_CASE("attention: says what does not fit, before anything is allocated") {
