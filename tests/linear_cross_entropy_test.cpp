@@ -8,7 +8,7 @@
 #include "quipu/ops/matmul.h"
 
 using namespace quipu;
-using namespace quipu::testing;
+using namespace quipu::loss_testing;
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include "quipu/core/parallel.h"
 #include "support.h"
 
-namespace quipu::testing {
+namespace quipu::loss_testing {
 
 using Inputs = std::vector<Tensor>;
 using Function = std::function<Tensor(const Inputs&)>;
@@ -166,4 +166,4 @@ inline void check_layouts(const Function& f, const Inputs& in) {
   }
 }
 
-}  // namespace quipu::testing
+}  // namespace quipu::loss_testing

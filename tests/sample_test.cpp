@@ -11,7 +11,7 @@
 #include "quipu/ops/reduce.h"
 
 using namespace quipu;
-using namespace quipu::testing;
+using namespace quipu::loss_testing;
 
 namespace {
 

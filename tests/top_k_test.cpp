@@ -10,7 +10,7 @@
 #include "quipu/ops/top_k_kernels.h"
 
 using namespace quipu;
-using namespace quipu::testing;
+using namespace quipu::loss_testing;
 
 namespace {
 
