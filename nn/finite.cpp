@@ -41,7 +41,8 @@ void check_finite(const Tensor& loss, std::int64_t step, const std::function<voi
         ", but one number is wanted");
   const double value = loss.item();
   if (std::isfinite(value)) return;
-  fail("step ", step, ": the loss is ", value, "; ", reason(rerun, parameters));
+  fail("step ", step, ": the loss is ", std::isnan(value) ? std::abs(value) : value, "; ",
+       reason(rerun, parameters));
 }
 
 }  // namespace quipu::nn

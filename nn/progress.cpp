@@ -43,6 +43,12 @@ bool terminal_takes_utf8() {
   return false;
 }
 
+double median_of(std::vector<float> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 std::string extra_text(const StepRecord& record) {
   std::string text;
   for (const auto& [name, value] : record.extra) {
@@ -73,16 +79,18 @@ double Progress::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
-double Progress::median_seconds() const {
-  if (durations_.empty()) return 0;
-  std::vector<float> sorted = durations_;
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle;
-}
-
-double Progress::mean_rate() const {
-  return last_ && last_->seconds > 0 ? count_ / last_->seconds : 0;
+RunFigures Progress::figures() const {
+  RunFigures result{.history = history_,
+                    .unit = options_.unit,
+                    .device = options_.device,
+                    .steps = done_,
+                    .own_steps = done_ - options_.first_step};
+  if (!last_) return result;
+  result.seconds = last_->seconds;
+  result.median_seconds = median_of(durations_);
+  if (last_->seconds > 0) result.mean_rate = count_ / last_->seconds;
+  result.peak = last_->peak;
+  return result;
 }
 
 bool Progress::due(double now) const {

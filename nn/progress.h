@@ -37,6 +37,19 @@ struct StepReport {
   std::vector<std::pair<std::string, double>> extra = {};  // "accuracy", 0.97
 };
 
+/// A run so far, for its page.
+struct RunFigures {
+  std::vector<StepRecord> history = {};  // steps that were read, evenly thinned out to thousands
+  std::string unit = "samples";
+  Device device = {};
+  std::int64_t steps = 0;      // done, those of earlier runs included
+  std::int64_t own_steps = 0;  // done in this run
+  double seconds = 0;          // that this run took
+  double median_seconds = 0;   // of a step
+  double mean_rate = 0;        // units a second
+  std::size_t peak = 0;        // of memory
+};
+
 class Progress {
  public:
   explicit Progress(const ProgressOptions& options);
@@ -53,13 +66,7 @@ class Progress {
   void finish();
 
   std::int64_t done() const { return done_; }
-  const ProgressOptions& options() const { return options_; }
-
-  /// Steps that were read, evenly thinned out to some thousands.
-  const std::vector<StepRecord>& history() const { return history_; }
-  double seconds() const;         // since the start
-  double median_seconds() const;  // of a step; 0 before the first
-  double mean_rate() const;       // units a second, all in all
+  RunFigures figures() const;
 
  private:
   struct Moment {
@@ -67,6 +74,7 @@ class Progress {
     double count;
     std::int64_t step;
   };
+  double seconds() const;  // since the start
   bool due(double now) const;
   StepRecord record(double now, const Tensor& loss, const StepReport& report, bool read) const;
   void remember(const StepRecord& record);

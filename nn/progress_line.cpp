@@ -20,7 +20,8 @@ struct Part {
 /// As many digits as let a person see it move.
 std::string loss_text(double loss) {
   const double size = std::abs(loss);
-  if (!std::isfinite(loss)) return fmt::format("loss {}", loss);
+  if (std::isnan(loss)) return "loss nan";  // whatever its sign
+  if (std::isinf(loss)) return fmt::format("loss {}", loss);
   if (size != 0 && (size < 1e-3 || size >= 1e5)) return fmt::format("loss {:.3e}", loss);
   return fmt::format("loss {:.{}f}", loss, size < 10 ? 4 : size < 1000 ? 2 : 0);
 }

@@ -83,7 +83,7 @@ void check_close(const Tensor& got, const Numbers& wanted) {
 }
 
 void check_result(const Rule& r, const ParameterUpdate& u, const Reference& wanted) {
-  CAPTURE(r.name);
+  CAPTURE(std::string(r.name));
   check_close(u.parameter, wanted.p);
   check_close(u.first, wanted.first);
   check_close(u.second, wanted.second);
@@ -244,7 +244,7 @@ TEST_CASE_FIXTURE(EachDevice, "optimizer updates: NaN in a gradient shows in the
     u.gradient.slice(0, 7, 8).fill_(std::numeric_limits<double>::quiet_NaN());
     r.update({&u, 1}, {});
     const Numbers p = u.parameter.to_vector();
-    CAPTURE(r.name);
+    CAPTURE(std::string(r.name));
     for (std::size_t i = 0; i < p.size(); ++i) CHECK(std::isnan(p[i]) == (i == 7));
   }
 }
