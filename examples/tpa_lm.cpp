@@ -2,10 +2,8 @@
 // from the sources of this repository, and then writes on, byte by byte. While it writes, the cache
 // holds the factors of keys and values: 2 (heads + head_dim) numbers a token and layer instead of
 // 2 heads head_dim.
-#include <quipu/nn/checkpoint.h>
-
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 
@@ -76,13 +74,23 @@ Tensor loss_of(const Lm& model, const Tensor& x, const Tensor& y) {
   return cross_entropy(model(x), y);
 }
 
-void train(const Options& o, Lm& model, const nn::TokenFiles& text) {
-  const nn::TokenFiles learned = text.part(0, 0.95), held_out = text.part(0.95, 1);
-  nn::Loader loader(learned, {.batch_size = o.batch,
-                              .shuffle = true,
-                              .seed = o.seed,
-                              .drop_last = true,
-                              .device = o.device});
+/// Of the last twentieth of the text, which is not learned.
+double held_out_loss(const Lm& model, const nn::TokenFiles& text, std::int64_t batch) {
+  nn::Loader loader(text.part(0.95, 1), {.batch_size = batch, .shuffle = true});
+  double total = 0;
+  for (int i = 0; i < 8; ++i) {
+    const auto [x, y] = loader.next<2>();
+    total += loss_of(model, x, y).item();
+  }
+  return total / 8;
+}
+
+void train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMemory& peak) {
+  nn::Loader loader(text.part(0, 0.95), {.batch_size = o.batch,
+                                         .shuffle = true,
+                                         .seed = o.seed,
+                                         .drop_last = true,
+                                         .device = o.device});
   nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
   std::optional<nn::CheckpointFolder> folder;
   std::int64_t first = 0;
@@ -127,11 +135,9 @@ void train(const Options& o, Lm& model, const nn::TokenFiles& text) {
   }
   if (progress.done() % o.save_every != 0) save();
   progress.finish();
-  if (model.head.weight.device().is_meta()) return;
-  const auto [x, y] = nn::Loader(held_out, {.batch_size = 32, .shuffle = true}).next<2>();
-  fmt::print("held-out loss {:.3f} ({:.2f} bits a byte) · {:.1f} ms/step\n",
-             loss_of(model, x, y).item(), loss_of(model, x, y).item() / std::log(2.0),
-             1e3 * progress.median_seconds());
+  const std::string score =
+      o.computes() ? fmt::format("{:.3f}", held_out_loss(model, text, o.batch)) : "";
+  finish_run(o, "Language model of bytes", model, progress, peak, "held-out loss", score);
 }
 
 Tensor as_tensor(const std::string& bytes) {
@@ -188,10 +194,8 @@ void run(Options o) {
   Lm model(o.place());
   for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   if (o.report) fmt::print("{}\n", model.tree());
-  train(o, model, text);
-  if (o.report) fmt::print("{}\n", peak.report().text());
-  fmt::print("peak {}\n", human_bytes(peak.bytes()));
-  if (model.head.weight.device().is_meta()) return;
+  train(o, model, text, peak);
+  if (!o.computes()) return;
   if (o.verify) verify(model, o.prompt, o.tokens);
   write_text(model, o);
 }

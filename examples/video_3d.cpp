@@ -135,14 +135,9 @@ void train(const Options& o) {
   }
   progress.finish();
 
-  if (o.report) fmt::print("{}\n", peak.report().text());
-  const std::string figures = fmt::format(
-      "{:.1f} ms/step · peak {}", 1e3 * progress.median_seconds(), human_bytes(peak.bytes()));
-  if (model.token.device().is_meta()) {
-    fmt::print("nothing was computed · {}\n", figures);
-  } else {
-    fmt::print("accuracy {:.2f} % · {}\n", 100 * accuracy(model, held_out), figures);
-  }
+  const std::string score =
+      o.computes() ? fmt::format("{:.2f} %", 100 * accuracy(model, held_out)) : "";
+  finish_run(o, "Directions of moving digits", model, progress, peak, "accuracy", score);
 }
 
 int main(int argc, char** argv) {
