@@ -85,39 +85,30 @@ double held_out_loss(const Lm& model, const nn::TokenFiles& text, std::int64_t b
   return total / 8;
 }
 
-void train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMemory& peak) {
-  nn::Loader loader(text.part(0, 0.95), {.batch_size = o.batch,
-                                         .shuffle = true,
-                                         .seed = o.seed,
-                                         .drop_last = true,
-                                         .device = o.device});
-  nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
-  std::optional<nn::CheckpointFolder> folder;
-  std::int64_t first = 0;
-  if (!o.checkpoints.empty()) {
-    folder.emplace(o.checkpoints);
-    if (const std::optional<nn::Checkpoint> last = folder->newest()) {
-      model.load_state(last->model);
-      optimizer.load_state(last->part("optimizer"));
-      loader.load_state(last->part("data"));
-      last->restore_random();
-      first = last->step;
-      fmt::print("going on after step {}\n", first);
-    }
+/// All that a checkpoint holds.
+struct Training {
+  Training(const Options& o, Lm& lm, const nn::TokenFiles& text)
+      : model(lm),
+        loader(text.part(0, 0.95), {.batch_size = o.batch,
+                                    .shuffle = true,
+                                    .seed = o.seed,
+                                    .drop_last = true,
+                                    .device = o.device}),
+        optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01}) {}
+
+  nn::Checkpoint checkpoint(std::int64_t step) const {
+    return {.step = step,
+            .model = model.state(),
+            .parts = {{"optimizer", optimizer.state()}, {"data", loader.state()}}};
   }
-  const nn::Schedule fall = nn::cosine(o.lr, 0, o.steps);
-  nn::Progress progress(
-      {.steps = o.steps, .first_step = first, .unit = "tokens", .log = o.log, .device = o.device});
-  const auto save = [&] {
-    if (folder &&
-        folder->try_save({.step = progress.done(),
-                          .model = model.state(),
-                          .parts = {{"optimizer", optimizer.state()}, {"data", loader.state()}}})) {
-      progress.note("saved " + folder->path_of(progress.done()));
-    }
-  };
-  while (progress.done() < o.steps && !nn::stop_requested()) {
-    const std::int64_t step = progress.done();
+  void go_on_from(const nn::Checkpoint& last) {
+    model.load_state(last.model);
+    optimizer.load_state(last.part("optimizer"));
+    loader.load_state(last.part("data"));
+    last.restore_random();
+  }
+  /// Gives the loss.
+  Tensor step(std::int64_t number, double lr) {
     const auto [x, y] = loader.next<2>();
     const auto run = [&, x = x, y = y] {
       Tape tape;  // records while it lives
@@ -126,18 +117,51 @@ void train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMe
       return loss.detach();
     };
     const Tensor loss = run();
-    nn::check_finite(loss, step, run, optimizer.parameters());
-    optimizer.set_lr(std::min(1.0, static_cast<double>(step + 1) / 30) * fall(step));
+    nn::check_finite(loss, number, run, optimizer.parameters());
+    optimizer.set_lr(lr);
     optimizer.step({.max_norm = 1});
     optimizer.zero_grad();
-    progress.step(loss, {.count = static_cast<double>(x.numel()), .lr = optimizer.lr()});
-    if (progress.done() % o.save_every == 0) save();
+    return loss;
   }
-  if (progress.done() % o.save_every != 0) save();
+
+  Lm& model;
+  nn::Loader loader;
+  nn::AdamW optimizer;
+};
+
+/// False if it was stopped before its last step.
+bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMemory& peak) {
+  Training training(o, model, text);
+  nn::CheckpointFolder folder(o.checkpoints);
+  const bool saves = !o.checkpoints.empty();
+  std::int64_t first = 0;
+  if (const auto last = saves ? folder.newest() : std::nullopt) {
+    training.go_on_from(*last);
+    first = last->step;
+    fmt::print("going on after step {}\n", first);
+  }
+
+  const nn::Schedule fall = nn::cosine(o.lr, 0, o.steps);
+  nn::Progress progress(
+      {.steps = o.steps, .first_step = first, .unit = "tokens", .log = o.log, .device = o.device});
+  bool stopped = false;
+  while (progress.done() < o.steps && !stopped) {
+    const std::int64_t step = progress.done();
+    const double lr = std::min(1.0, static_cast<double>(step + 1) / 30) * fall(step);
+    progress.step(training.step(step, lr),
+                  {.count = static_cast<double>(o.batch * o.sequence), .lr = lr});
+    stopped = nn::stop_requested();
+    const bool due = stopped || progress.done() % o.save_every == 0 || progress.done() == o.steps;
+    if (saves && due && folder.try_save(training.checkpoint(progress.done()))) {
+      progress.note("saved " + folder.path_of(progress.done()));
+    }
+  }
   progress.finish();
+  if (stopped) return false;
   const std::string score =
       o.computes() ? fmt::format("{:.3f}", held_out_loss(model, text, o.batch)) : "";
   finish_run(o, "Language model of bytes", model, progress, peak, "held-out loss", score);
+  return true;
 }
 
 Tensor as_tensor(const std::string& bytes) {
@@ -189,12 +213,15 @@ void write_text(const Lm& model, const Options& o) {
 void run(Options o) {
   if (o.files.empty()) o.files = own_sources();
   const nn::TokenFiles text(o.files, {.sequence = o.sequence, .stride = 1});
-  fmt::print("{} bytes in {} files\n", text.tokens(), o.files.size());
+  fmt::print("{} bytes of text\n", text.tokens());
   const PeakMemory peak(o.device);
   Lm model(o.place());
   for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   if (o.report) fmt::print("{}\n", model.tree());
-  train(o, model, text, peak);
+  if (!train(o, model, text, peak)) {
+    fmt::print("stopped; the same command goes on from the last checkpoint, if there is one\n");
+    return;
+  }
   if (!o.computes()) return;
   if (o.verify) verify(model, o.prompt, o.tokens);
   write_text(model, o);

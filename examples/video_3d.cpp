@@ -22,10 +22,10 @@ struct Video : nn::Module {
       : embed(patch * patch, features, {}, place),
         head(features, 8, {}, place),
         norm(features, place) {
-    token = nn::init::zeros(nn::make_parameter({1, 1, features}, place));
+    token = nn::init::normal(nn::make_parameter({1, 1, features}, place), 0, 1);
     const nn::GatedLinearAttentionOptions grid{
         .heads = 4, .grid = {frames, cells, cells}, .lead = 1};
-    for (int i = 0; i < 2; ++i) layers.emplace_back(features, grid, nn::MLPOptions{}, place);
+    for (int i = 0; i < 3; ++i) layers.emplace_back(features, grid, nn::MLPOptions{}, place);
   }
   void members(nn::Members& m) override {
     m("embed", embed)("token", token)("layers", layers)("norm", norm)("head", head);
