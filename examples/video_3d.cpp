@@ -9,6 +9,7 @@
 using namespace quipu;
 
 constexpr std::int64_t frames = 4, side = 12, patch = 2, cells = side / patch;
+constexpr std::int64_t speed = 2;  // pixels a frame
 
 using Layer = nn::TransformerLayer<nn::GatedLinearAttention>;
 
@@ -42,8 +43,8 @@ struct Video : nn::Module {
   }
 };
 
-/// Videos of digits, made as they are asked for: sample i is always the same one. Its digit, start,
-/// speed and direction come from random numbers with the seed and i.
+/// Videos of digits, made as they are asked for: sample i is always the same one. Its digit, start
+/// and direction come from random numbers with the seed and i.
 class MovingDigits : public nn::Dataset {
  public:
   MovingDigits(const Tensor& images, std::int64_t size, std::uint64_t seed, DType dtype)
@@ -72,8 +73,9 @@ class MovingDigits : public nn::Dataset {
     std::vector<float> pixels(frames * side * side);
     for (std::int64_t t = 0; t < frames; ++t) {
       for (std::int64_t i = 0; i < 64; ++i) {
-        const std::int64_t y = (row + i / 8 + t * way[direction][0] + side) % side;
-        const std::int64_t x = (column + i % 8 + t * way[direction][1] + side) % side;
+        const std::int64_t y = (row + i / 8 + t * speed * way[direction][0] + frames * side) % side;
+        const std::int64_t x =
+            (column + i % 8 + t * speed * way[direction][1] + frames * side) % side;
         pixels[static_cast<std::size_t>((t * side + y) * side + x)] =
             static_cast<float>(images_[64 * digit + static_cast<std::size_t>(i)] / 16);
       }
