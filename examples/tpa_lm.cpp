@@ -132,10 +132,10 @@ struct Training {
 /// False if it was stopped before its last step.
 bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMemory& peak) {
   Training training(o, model, text);
-  nn::CheckpointFolder folder(o.checkpoints);
-  const bool saves = !o.checkpoints.empty();
+  std::optional<nn::CheckpointFolder> folder;
+  if (!o.checkpoints.empty()) folder.emplace(o.checkpoints);
   std::int64_t first = 0;
-  if (const auto last = saves ? folder.newest() : std::nullopt) {
+  if (const auto last = folder ? folder->newest() : std::nullopt) {
     training.go_on_from(*last);
     first = last->step;
     fmt::print("going on after step {}\n", first);
@@ -152,8 +152,8 @@ bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMe
                   {.count = static_cast<double>(o.batch * o.sequence), .lr = lr});
     stopped = nn::stop_requested();
     const bool due = stopped || progress.done() % o.save_every == 0 || progress.done() == o.steps;
-    if (saves && due && folder.try_save(training.checkpoint(progress.done()))) {
-      progress.note("saved " + folder.path_of(progress.done()));
+    if (folder && due && folder->try_save(training.checkpoint(progress.done()))) {
+      progress.note("saved " + folder->path_of(progress.done()));
     }
   }
   progress.finish();

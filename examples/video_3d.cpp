@@ -118,7 +118,8 @@ void train(const Options& o) {
   nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
   if (o.report) fmt::print("{}\n", model.tree());
 
-  const nn::Schedule schedule = nn::warm_up(30, nn::cosine(o.lr, 0, o.steps - 30));
+  const nn::Schedule schedule =
+      nn::warm_up(30, nn::cosine(o.lr, 0, std::max<std::int64_t>(o.steps - 30, 1)));
   nn::Progress progress({.steps = o.steps, .unit = "videos", .log = o.log, .device = o.device});
   while (progress.done() < o.steps && !nn::stop_requested()) {
     const auto [x, y] = loader.next<2>();
