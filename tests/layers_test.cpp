@@ -60,6 +60,7 @@ Tensor by_weight(const Tensor& x, const nn::Linear& layer) {
 nn::GatedLinearAttention small_gated(const nn::Place& place, std::int64_t lead = 1) {
   nn::GatedLinearAttention layer(12, {.heads = 2, .grid = {2, 3}, .lead = lead}, place);
   nn::init::uniform(layer.norm.weight, 0.5, 1.5);
+  nn::init::uniform(layer.qkvg.weight, -1, 1);  // the norm of small rows is too rough to check
   return layer;
 }
 
