@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -179,9 +180,14 @@ void compare(const Times& ours, const PeerTimes& peers) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const bool asked = argc == 2 && std::string_view(argv[1]) == "--help";
   if (argc < 3) {
-    fmt::print(stderr, "usage: bench/compare OURS.json PEERS.jsonl...\n");
-    return 2;
+    fmt::print(
+        asked ? stdout : stderr,
+        "usage: bench/compare OURS.json PEERS.jsonl...\n"
+        "OURS.json is what quipu-bench --benchmark_out writes; a line of PEERS.jsonl has op, "
+        "n, dtype, pass, peer and ms.\n");
+    return asked ? 0 : 2;
   }
   try {
     PeerTimes peers;
