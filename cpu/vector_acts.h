@@ -5,8 +5,9 @@
 
 namespace quipu::on_cpu::math {
 
-/// e^x for x <= 0, within 1 unit in the last place, and leaner than `exp`: the exponent is put into
-/// the bits of the result. It is lifted first, so that the last product alone may become subnormal.
+/// e^x for x <= 0, within 1 unit in the last place, NaN for any NaN, and leaner than `exp`: the
+/// exponent is put into the bits of the result. It is lifted first, so that the last product alone
+/// may become subnormal.
 template <class T>
 QUIPU_INLINE T exp_below(T x) {
   constexpr bool single = sizeof(T) == 4;
@@ -18,7 +19,9 @@ QUIPU_INLINE T exp_below(T x) {
   const T k = lifted - shift;
   const T r = (x - k * ln2_high<T>)-k * ln2_low<T>;
   const T e = T(1) + (r + r * r * exp_tail(r));
-  return std::bit_cast<T>(bits_of(e) + (bits_of(lifted) << Format<T>::mantissa_bits)) * drop;
+  // x - x is 0 or NaN: bits that are moved may turn a NaN into a number.
+  return std::bit_cast<T>(bits_of(e) + (bits_of(lifted) << Format<T>::mantissa_bits)) * drop +
+         (x - x);
 }
 
 /// sigmoid(x) and 1 - sigmoid(x), each to the last places where it is small, too.

@@ -261,3 +261,16 @@ TEST_CASE("act: says what does not fit") {
   expect_error([&] { act_backward(x, x.to(bf16), Grad::write_to(x), Act::relu); }, "act_backward",
                "f32", "bf16");
 }
+
+TEST_CASE("act: NaN of any bits stays NaN") {
+  for (const std::uint32_t bits : {0x7fc00000u, 0xffffffffu, 0x7f800001u, 0xffc00013u}) {
+    const std::vector<float> numbers(40, std::bit_cast<float>(bits));
+    const Tensor x = from(numbers, {2, 20});
+    for (const Act kind : {Act::relu, Act::sigmoid, Act::silu, Act::softmax}) {
+      CAPTURE(kind);
+      const auto dim = kind == Act::softmax ? std::optional(1) : std::nullopt;
+      for (const double v : act(x, kind, dim).to_vector()) CHECK(std::isnan(v));
+    }
+    for (const double v : exp(x).to_vector()) CHECK(std::isnan(v));
+  }
+}
