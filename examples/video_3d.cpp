@@ -150,12 +150,8 @@ int main(int argc, char** argv) {
   Options o;
   CLI::App app("Tells in which direction handwritten digits move, from videos on a 3-d grid.");
   app.add_option("--data", o.data, "CSV file of digits, gzip or plain")->capture_default_str();
-  app.add_option("--steps", o.steps, "training steps")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--batch", o.batch, "videos a step")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.add_option("--steps", o.steps, "training steps")->check(positive)->capture_default_str();
+  app.add_option("--batch", o.batch, "videos a step")->check(positive)->capture_default_str();
   app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();
   add_common_options(app, o);
   return run_program(app, argc, argv, o, [&] { train(o); });
