@@ -5,6 +5,9 @@
 
 #include <CLI/CLI.hpp>
 
+inline const CLI::Range positive(1, 1'000'000'000, "positive");
+inline const CLI::Range not_negative(0, 1'000'000'000, "not negative");
+
 struct CommonOptions {
   std::string device = "cpu";
   quipu::DType dtype = quipu::f32;
@@ -29,6 +32,7 @@ inline void add_common_options(CLI::App& app, CommonOptions& o) {
       ->default_str("f32");
   app.add_option("--seed", o.seed, "of weights, order and draws")->capture_default_str();
   app.add_option("--threads", o.threads, "0: all cores; results are the same")
+      ->check(not_negative)
       ->capture_default_str();
   app.add_option("--log", o.log, "write one JSON line a step to this file");
   app.add_option("--page", o.page, "write loss curve and figures to this HTML file at the end");

@@ -116,8 +116,10 @@ int main(int argc, char** argv) {
   Options o;
   CLI::App app("Learns to read handwritten digits with gated linear attention on a grid.");
   app.add_option("--data", o.data, "CSV file of images, gzip or plain")->capture_default_str();
-  app.add_option("--epochs", o.epochs, "how often to see all images")->capture_default_str();
-  app.add_option("--batch", o.batch, "images a step")->capture_default_str();
+  app.add_option("--epochs", o.epochs, "how often to see all images")
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--batch", o.batch, "images a step")->check(positive)->capture_default_str();
   app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();
   add_common_options(app, o);
   return run_program(app, argc, argv, o, [&] { train(o); });

@@ -231,18 +231,22 @@ int main(int argc, char** argv) {
   Options o;
   CLI::App app("Learns to write text, byte by byte, with tensor product attention.");
   app.add_option("files", o.files, "texts to learn from; this repository's sources if left out");
-  app.add_option("--steps", o.steps, "training steps")->capture_default_str();
-  app.add_option("--batch", o.batch, "sequences a step")->capture_default_str();
-  app.add_option("--sequence", o.sequence, "bytes a sequence")->capture_default_str();
+  app.add_option("--steps", o.steps, "training steps")->check(positive)->capture_default_str();
+  app.add_option("--batch", o.batch, "sequences a step")->check(positive)->capture_default_str();
+  app.add_option("--sequence", o.sequence, "bytes a sequence")
+      ->check(positive)
+      ->capture_default_str();
   app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();
   app.add_option("--checkpoints", o.checkpoints, "folder to save to, and to go on from");
   app.add_option("--save-every", o.save_every, "steps between checkpoints")
-      ->check(CLI::PositiveNumber)
+      ->check(positive)
       ->capture_default_str();
   app.add_option("--prompt", o.prompt, "what to write on from")
       ->check([](const std::string& text) { return text.empty() ? "a prompt is needed" : ""; })
       ->capture_default_str();
-  app.add_option("--tokens", o.tokens, "bytes to write")->capture_default_str();
+  app.add_option("--tokens", o.tokens, "bytes to write")
+      ->check(not_negative)
+      ->capture_default_str();
   app.add_option("--temperature", o.temperature, "0: always the most likely byte")
       ->capture_default_str();
   app.add_option("--top-k", o.top_k, "draw from the k most likely bytes; 0: from all")

@@ -47,8 +47,13 @@ struct Video : nn::Module {
 /// and direction come from random numbers with the seed and i.
 class MovingDigits : public nn::Dataset {
  public:
-  MovingDigits(const Tensor& images, std::int64_t size, std::uint64_t seed, DType dtype)
-      : images_(images.to_vector()), size_(size), seed_(seed), dtype_(dtype) {}
+  /// `size` videos of the digits of a part of a CSV file, whose rows begin with 64 pixels.
+  MovingDigits(const std::string& path, const Index& rows, std::int64_t size, std::uint64_t seed,
+               DType dtype)
+      : images_(nn::read_csv(path).values(rows, slice(0, 64)).to_vector()),
+        size_(size),
+        seed_(seed),
+        dtype_(dtype) {}
 
   std::int64_t size() const override { return size_; }
   nn::Batch make(std::int64_t count, Device device) const override {
@@ -107,12 +112,10 @@ double accuracy(const Video& model, nn::Loader& loader) {
 
 void train(const Options& o) {
   const PeakMemory peak(o.device);
-  const Tensor images = nn::read_csv(o.data).values.slice(1, 0, 64);
   // The videos to judge by are of digits that were never seen.
   const nn::LoaderOptions each{.batch_size = o.batch, .device = o.device};
-  nn::Loader loader(MovingDigits(images.slice(0, 0, 1500), o.steps * o.batch, o.seed, o.dtype),
-                    each);
-  nn::Loader held_out(MovingDigits(images.slice(0, 1500), 1000, o.seed + 1, o.dtype), each);
+  nn::Loader loader(MovingDigits(o.data, slice(0, 1500), o.steps * o.batch, o.seed, o.dtype), each);
+  nn::Loader held_out(MovingDigits(o.data, slice(1500), 1000, o.seed + 1, o.dtype), each);
   Video model(o.place());
   for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
@@ -147,8 +150,8 @@ int main(int argc, char** argv) {
   Options o;
   CLI::App app("Tells in which direction handwritten digits move, from videos on a 3-d grid.");
   app.add_option("--data", o.data, "CSV file of digits, gzip or plain")->capture_default_str();
-  app.add_option("--steps", o.steps, "training steps")->capture_default_str();
-  app.add_option("--batch", o.batch, "videos a step")->capture_default_str();
+  app.add_option("--steps", o.steps, "training steps")->check(positive)->capture_default_str();
+  app.add_option("--batch", o.batch, "videos a step")->check(positive)->capture_default_str();
   app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();
   add_common_options(app, o);
   return run_program(app, argc, argv, o, [&] { train(o); });
