@@ -96,17 +96,19 @@ std::vector<Variant> cosine_variants(const PublishedTable& table) {
 std::vector<Variant> tpa_variants(const PublishedTable& table) {
   const std::int64_t b = std::stoi(in_name(table, "-batch([0-9]+)"));
   constexpr std::int64_t h = 32, r = 16, d = head_dim, e = head_dim;
-  return {{"ours", "tpa_decode", [=](Device device, std::int64_t m, Values values) {
-             const Tensor aq = make({b, 1, h, r}, device, values),
-                          ak = make({b, m, h}, device, values),
-                          av = make({b, m, h}, device, values),
-                          bq = make({b, 1, r, d}, device, values),
-                          bk = make({b, m, d}, device, values),
-                          bv = make({b, m, e}, device, values);
-             return Prepared{{aq, ak, av, bq, bk, bv},
-                             [=] { return tpa_decode(aq, ak, av, bq, bk, bv); },
-                             /*recorded=*/false};
-           }}};
+  const auto with_split = [=](bool split) {
+    return [=](Device device, std::int64_t m, Values values) {
+      const Tensor aq = make({b, 1, h, r}, device, values), ak = make({b, m, h}, device, values),
+                   av = make({b, m, h}, device, values), bq = make({b, 1, r, d}, device, values),
+                   bk = make({b, m, d}, device, values), bv = make({b, m, e}, device, values);
+      const TpaOptions options{.split = split};
+      return Prepared{{aq, ak, av, bq, bk, bv},
+                      [=] { return tpa_decode(aq, ak, av, bq, bk, bv, options); },
+                      /*recorded=*/false};
+    };
+  };
+  return {{"ours", "tpa_decode, long sequences of a small batch in blocks", with_split(true)},
+          {"ours_unsplit", "each sequence in one go", with_split(false)}};
 }
 
 std::vector<Variant> flao_variants(const PublishedTable&) {

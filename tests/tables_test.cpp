@@ -92,6 +92,7 @@ TEST_CASE("tables: the first rows need what the derivations say") {
   CHECK(first_row(md + "fwd" + one, 2) == close(36 + 3072.0 / (1 << 20)));  // with the copy
   CHECK(first_row(md + "bwd" + one, 2) == close(63 + 3072.0 / (1 << 20)));
   CHECK(first_row("tpa_decode-memory-fwd-batch8-head32-dim128-rank16-bf16") == close(1.3515625));
+  CHECK(first_row("tpa_decode-memory-fwd-batch8-head32-dim128-rank16-bf16", 1) == close(1.3515625));
   const std::string flao = "flao-memory-", last = "-batch12-head12-dim128-dim128-bf16";
   CHECK(first_row(flao + "fwd" + last) == close(63));
   CHECK(first_row(flao + "bwd" + last) == close(108));
