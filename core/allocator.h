@@ -79,7 +79,8 @@ class CachingAllocator {
   CachingAllocator(Device device, std::unique_ptr<MemorySource> source);
 
   /// Throws OutOfMemory. Zero bytes give null. Shape and dtype are for reports.
-  Block* allocate(std::size_t bytes, Category category, const Shape& shape, DType dtype);
+  Block* allocate(std::size_t bytes, Category category, const Shape& shape = {},
+                  DType dtype = DType::u8);
   void free(Block* block) noexcept;
   /// Moves a live block to another category.
   void relabel(Block* block, Category category) noexcept;

@@ -168,13 +168,14 @@ class Workers {
 
   int count() const { return threads_.NumThreads(); }
 
-  /// Hands a job to `wanted` workers, first to those that are awake.
+  /// Hands a job to `wanted` workers, at most count(): first to those that have nothing to do. One
+  /// that has not even begun with what was left for it before is behind, and gets this one instead.
   void hand_out(Job* job, int wanted) {
     for (int i = 0; i < count() && wanted > 0; ++i) {
       Job* found = open;
-      if (seat(i).compare_exchange_strong(found, job, std::memory_order_acq_rel)) --wanted;
+      wanted -= seat(i).compare_exchange_strong(found, job, std::memory_order_acq_rel);
     }
-    for (; wanted > 0; --wanted) threads_.Schedule([this, job] { work(job); });
+    for (int i = 0; i < count() && wanted > 0; ++i) wanted -= leave(job, i);
   }
 
  private:
@@ -185,9 +186,22 @@ class Workers {
 
   std::atomic<Job*>& seat(int i) { return seats_[static_cast<std::size_t>(i)].job; }
 
-  void work(Job* job) {
-    std::atomic<Job*>& mine = seat(threads_.CurrentThreadId());
-    mine.store(open, std::memory_order_release);
+  /// Leaves a job at a seat, in place of what may be there, unless it is this one.
+  bool leave(Job* job, int i) {
+    Job* found = seat(i).load(std::memory_order_relaxed);
+    do {
+      if (found == job) return false;
+    } while (!seat(i).compare_exchange_weak(found, job, std::memory_order_acq_rel));
+    if (found == nullptr) {
+      threads_.Schedule([this, i] { work(seat(i)); });
+    } else if (found != open) {
+      found->release();
+    }
+    return true;
+  }
+
+  static void work(std::atomic<Job*>& mine) {
+    Job* job = mine.exchange(open, std::memory_order_acq_rel);
     while (job != nullptr) {
       job->work_for_caller();
       job = next(mine);
@@ -207,8 +221,7 @@ class Workers {
     } while (std::chrono::steady_clock::now() < end);
     Job* found = open;
     if (mine.compare_exchange_strong(found, nullptr, std::memory_order_acq_rel)) return nullptr;
-    mine.store(open, std::memory_order_release);
-    return found;
+    return mine.exchange(open, std::memory_order_acq_rel);
   }
 
   static constexpr std::chrono::microseconds stays_awake{200};

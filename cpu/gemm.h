@@ -27,13 +27,10 @@ struct Matrix {
   /// The part that begins at (row, column), cut off where the matrix ends.
   Matrix block(std::int64_t row, std::int64_t column, std::int64_t most_rows,
                std::int64_t most_columns) const {
-    if (row >= rows || column >= columns) return {};
-    return {at(row, column),
-            dtype,
-            std::min(most_rows, rows - row),
-            std::min(most_columns, columns - column),
-            row_stride,
-            column_stride};
+    const std::int64_t some_rows = std::clamp<std::int64_t>(rows - row, 0, most_rows);
+    const std::int64_t some_columns = std::clamp<std::int64_t>(columns - column, 0, most_columns);
+    void* const first = some_rows > 0 && some_columns > 0 ? at(row, column) : data;
+    return {first, dtype, some_rows, some_columns, row_stride, column_stride};
   }
   void* at(std::int64_t row, std::int64_t column) const {
     return static_cast<char*>(data) +

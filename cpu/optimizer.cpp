@@ -86,29 +86,26 @@ void update_part(const UpdateItem& item, std::int64_t begin, std::int64_t end, T
   const View& target = item.master.defined ? item.master : item.parameter;
   Place<T> p_place, first_place, second_place;
   alignas(64) T g_tile[tile];
+  const auto stretch = [&](const Offsets<5>& at, const Offsets<5>& stride, std::int64_t n) {
+    T* p = p_place.open(target, at[0], stride[0], n);
+    const T* g = read_row<T>(g_tile, item.gradient, at[1], stride[1], n);
+    T *first = nullptr, *second = nullptr;
+    if constexpr (States > 0) first = first_place.open(item.first, at[2], stride[2], n);
+    if constexpr (States > 1) second = second_place.open(item.second, at[3], stride[3], n);
+    QUIPU_VECTORIZE
+    for (std::int64_t i = 0; i < n; ++i) {
+      if constexpr (States == 0) change(p[i], g[i] * scale);
+      if constexpr (States == 1) change(p[i], g[i] * scale, first[i]);
+      if constexpr (States == 2) change(p[i], g[i] * scale, first[i], second[i]);
+    }
+    p_place.close();
+    if constexpr (States > 0) first_place.close();
+    if constexpr (States > 1) second_place.close();
+    if (!item.master.defined) return;
+    store_run(on_cpu::at(item.parameter, at[4]), item.parameter.dtype, stride[4], p, n);
+  };
   for_each_stretch<5>({&target, &item.gradient, &item.first, &item.second, &item.parameter}, begin,
-                      end, [&](const Offsets<5>& at, const Offsets<5>& stride, std::int64_t n) {
-                        T* p = p_place.open(target, at[0], stride[0], n);
-                        const T* g = read_row<T>(g_tile, item.gradient, at[1], stride[1], n);
-                        T *first = nullptr, *second = nullptr;
-                        if constexpr (States > 0)
-                          first = first_place.open(item.first, at[2], stride[2], n);
-                        if constexpr (States > 1)
-                          second = second_place.open(item.second, at[3], stride[3], n);
-                        QUIPU_VECTORIZE
-                        for (std::int64_t i = 0; i < n; ++i) {
-                          if constexpr (States == 0) change(p[i], g[i] * scale);
-                          if constexpr (States == 1) change(p[i], g[i] * scale, first[i]);
-                          if constexpr (States == 2)
-                            change(p[i], g[i] * scale, first[i], second[i]);
-                        }
-                        p_place.close();
-                        if constexpr (States > 0) first_place.close();
-                        if constexpr (States > 1) second_place.close();
-                        if (item.master.defined)
-                          store_run(on_cpu::at(item.parameter, at[4]), item.parameter.dtype,
-                                    stride[4], p, n);
-                      });
+                      end, stretch);
 }
 
 double number_in(const View& v) {

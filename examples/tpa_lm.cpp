@@ -2,10 +2,8 @@
 // from the sources of this repository, and then writes on, byte by byte. While it writes, the cache
 // holds the factors of keys and values: 2 (heads + head_dim) numbers a token and layer instead of
 // 2 heads head_dim.
-#include <quipu/nn/checkpoint.h>
-
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <filesystem>
 #include <iostream>
 
@@ -76,40 +74,41 @@ Tensor loss_of(const Lm& model, const Tensor& x, const Tensor& y) {
   return cross_entropy(model(x), y);
 }
 
-void train(const Options& o, Lm& model, const nn::TokenFiles& text) {
-  const nn::TokenFiles learned = text.part(0, 0.95), held_out = text.part(0.95, 1);
-  nn::Loader loader(learned, {.batch_size = o.batch,
-                              .shuffle = true,
-                              .seed = o.seed,
-                              .drop_last = true,
-                              .device = o.device});
-  nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
-  std::optional<nn::CheckpointFolder> folder;
-  std::int64_t first = 0;
-  if (!o.checkpoints.empty()) {
-    folder.emplace(o.checkpoints);
-    if (const std::optional<nn::Checkpoint> last = folder->newest()) {
-      model.load_state(last->model);
-      optimizer.load_state(last->part("optimizer"));
-      loader.load_state(last->part("data"));
-      last->restore_random();
-      first = last->step;
-      fmt::print("going on after step {}\n", first);
-    }
+/// Of the last twentieth of the text, which is not learned.
+double held_out_loss(const Lm& model, const nn::TokenFiles& text, std::int64_t batch) {
+  nn::Loader loader(text.part(0.95, 1), {.batch_size = batch, .shuffle = true});
+  double total = 0;
+  for (int i = 0; i < 8; ++i) {
+    const auto [x, y] = loader.next<2>();
+    total += loss_of(model, x, y).item();
   }
-  const nn::Schedule fall = nn::cosine(o.lr, 0, o.steps);
-  nn::Progress progress(
-      {.steps = o.steps, .first_step = first, .unit = "tokens", .log = o.log, .device = o.device});
-  const auto save = [&] {
-    if (folder &&
-        folder->try_save({.step = progress.done(),
-                          .model = model.state(),
-                          .parts = {{"optimizer", optimizer.state()}, {"data", loader.state()}}})) {
-      progress.note("saved " + folder->path_of(progress.done()));
-    }
-  };
-  while (progress.done() < o.steps && !nn::stop_requested()) {
-    const std::int64_t step = progress.done();
+  return total / 8;
+}
+
+/// All that a checkpoint holds.
+struct Training {
+  Training(const Options& o, Lm& lm, const nn::TokenFiles& text)
+      : model(lm),
+        loader(text.part(0, 0.95), {.batch_size = o.batch,
+                                    .shuffle = true,
+                                    .seed = o.seed,
+                                    .drop_last = true,
+                                    .device = o.device}),
+        optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01}) {}
+
+  nn::Checkpoint checkpoint(std::int64_t step) const {
+    return {.step = step,
+            .model = model.state(),
+            .parts = {{"optimizer", optimizer.state()}, {"data", loader.state()}}};
+  }
+  void go_on_from(const nn::Checkpoint& last) {
+    model.load_state(last.model);
+    optimizer.load_state(last.part("optimizer"));
+    loader.load_state(last.part("data"));
+    last.restore_random();
+  }
+  /// Gives the loss.
+  Tensor step(std::int64_t number, double lr) {
     const auto [x, y] = loader.next<2>();
     const auto run = [&, x = x, y = y] {
       Tape tape;  // records while it lives
@@ -118,20 +117,51 @@ void train(const Options& o, Lm& model, const nn::TokenFiles& text) {
       return loss.detach();
     };
     const Tensor loss = run();
-    nn::check_finite(loss, step, run, optimizer.parameters());
-    optimizer.set_lr(std::min(1.0, static_cast<double>(step + 1) / 30) * fall(step));
+    nn::check_finite(loss, number, run, optimizer.parameters());
+    optimizer.set_lr(lr);
     optimizer.step({.max_norm = 1});
     optimizer.zero_grad();
-    progress.step(loss, {.count = static_cast<double>(x.numel()), .lr = optimizer.lr()});
-    if (progress.done() % o.save_every == 0) save();
+    return loss;
   }
-  if (progress.done() % o.save_every != 0) save();
+
+  Lm& model;
+  nn::Loader loader;
+  nn::AdamW optimizer;
+};
+
+/// False if it was stopped before its last step.
+bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMemory& peak) {
+  Training training(o, model, text);
+  std::optional<nn::CheckpointFolder> folder;
+  if (!o.checkpoints.empty()) folder.emplace(o.checkpoints);
+  std::int64_t first = 0;
+  if (const auto last = folder ? folder->newest() : std::nullopt) {
+    training.go_on_from(*last);
+    first = last->step;
+    fmt::print("going on after step {}\n", first);
+  }
+
+  const nn::Schedule fall = nn::cosine(o.lr, 0, o.steps);
+  nn::Progress progress(
+      {.steps = o.steps, .first_step = first, .unit = "tokens", .log = o.log, .device = o.device});
+  bool stopped = false;
+  while (progress.done() < o.steps && !stopped) {
+    const std::int64_t step = progress.done();
+    const double lr = std::min(1.0, static_cast<double>(step + 1) / 30) * fall(step);
+    progress.step(training.step(step, lr),
+                  {.count = static_cast<double>(o.batch * o.sequence), .lr = lr});
+    stopped = nn::stop_requested();
+    const bool due = stopped || progress.done() % o.save_every == 0 || progress.done() == o.steps;
+    if (folder && due && folder->try_save(training.checkpoint(progress.done()))) {
+      progress.note("saved " + folder->path_of(progress.done()));
+    }
+  }
   progress.finish();
-  if (model.head.weight.device().is_meta()) return;
-  const auto [x, y] = nn::Loader(held_out, {.batch_size = 32, .shuffle = true}).next<2>();
-  fmt::print("held-out loss {:.3f} ({:.2f} bits a byte) · {:.1f} ms/step\n",
-             loss_of(model, x, y).item(), loss_of(model, x, y).item() / std::log(2.0),
-             1e3 * progress.median_seconds());
+  if (stopped) return false;
+  const std::string score =
+      o.computes() ? fmt::format("{:.3f}", held_out_loss(model, text, o.batch)) : "";
+  finish_run(o, "Language model of bytes", model, progress, peak, "held-out loss", score);
+  return true;
 }
 
 Tensor as_tensor(const std::string& bytes) {
@@ -183,15 +213,16 @@ void write_text(const Lm& model, const Options& o) {
 void run(Options o) {
   if (o.files.empty()) o.files = own_sources();
   const nn::TokenFiles text(o.files, {.sequence = o.sequence, .stride = 1});
-  fmt::print("{} bytes in {} files\n", text.tokens(), o.files.size());
+  fmt::print("{} bytes of text\n", text.tokens());
   const PeakMemory peak(o.device);
   Lm model(o.place());
   for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   if (o.report) fmt::print("{}\n", model.tree());
-  train(o, model, text);
-  if (o.report) fmt::print("{}\n", peak.report().text());
-  fmt::print("peak {}\n", human_bytes(peak.bytes()));
-  if (model.head.weight.device().is_meta()) return;
+  if (!train(o, model, text, peak)) {
+    fmt::print("stopped; the same command goes on from the last checkpoint, if there is one\n");
+    return;
+  }
+  if (!o.computes()) return;
   if (o.verify) verify(model, o.prompt, o.tokens);
   write_text(model, o);
 }

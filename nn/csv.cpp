@@ -194,7 +194,7 @@ class Rows {
     return static_cast<char*>(pieces_.back().raw_data()) + in_piece * columns_ * size_of(dtype_);
   }
   Tensor joined() const {
-    const Tensor all = empty(shape(count_), dtype_);
+    Tensor all = empty(shape(count_), dtype_);
     const std::size_t piece = rows_a_piece_ * columns_ * size_of(dtype_);
     char* to = static_cast<char*>(all.raw_data());
     std::size_t left = all.nbytes();

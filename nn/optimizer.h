@@ -45,6 +45,8 @@ enum class ZeroGrad {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  Optimizer(Optimizer&&) = default;  // copies would share what they remember
+  Optimizer& operator=(Optimizer&&) = default;
 
   /// Updates every parameter that has a gradient. Throws, before anything changes, if one of them
   /// is partial (an error ended backward). Returns the norm of all gradients before clipping, on

@@ -121,7 +121,7 @@ std::string memory_section(const RunFigures& run) {
     });
   };
   return small_section(
-      "Memory", std::string(name) + " after each step; dashed: peak",
+      "Memory", std::string(name) + "; dashed: peak",
       {{in_units(&StepRecord::peak), "peak"}, {in_units(&StepRecord::memory), "line"}});
 }
 
@@ -163,7 +163,7 @@ Rows figure_rows(const RunFacts& facts, const RunFigures& run) {
   rows.emplace_back("steps", grouped(run.steps));
   if (run.own_steps != run.steps) rows.emplace_back("of them in this run", grouped(run.own_steps));
   rows.emplace_back("time", short_time(run.seconds));
-  rows.emplace_back("time of a step (median)", step_time(run.median_seconds));
+  rows.emplace_back("median step", step_time(run.median_seconds));
   if (run.mean_rate > 0) rows.emplace_back(run.unit + " a second", short_number(run.mean_rate));
   rows.emplace_back("peak memory", human_bytes(run.peak));
   rows.emplace_back("device", to_string(run.device));

@@ -29,7 +29,7 @@ struct TokenOptions {
 /// Sample i begins at token i * stride. Windows at random places: stride 1 and a loader that
 /// shuffles. Files are mapped, so nothing is read until it is asked for; they may be replaced or
 /// removed meanwhile, but must not be shortened.
-class TokenFiles : public Dataset {
+class TokenFiles final : public Dataset {
  public:
   TokenFiles(const std::vector<std::string>& paths, const TokenOptions& options = {});
 

@@ -79,6 +79,12 @@ double distance(const Tensor& x, const Tensor& wanted) {
   return most / std::max(largest_of(wanted), 1e-300);
 }
 
+/// The root of the mean square difference.
+double mean_square(const Tensor& x, const Tensor& wanted) {
+  const Tensor off = x.to(f64) - wanted.to(f64);
+  return std::sqrt(mean(off * off).item());
+}
+
 const Size small_sizes[] = {
     {1, 1, 1, 1, 1, 1, 1}, {2, 2, 1, 3, 3, 4, 4}, {1, 2, 2, 3, 5, 2, 3}, {2, 1, 3, 4, 2, 3, 5},
     {1, 3, 1, 5, 4, 1, 2}, {3, 1, 1, 1, 7, 5, 3}, {1, 2, 3, 1, 4, 3, 1}, {2, 1, 2, 7, 7, 2, 2},
@@ -134,10 +140,14 @@ TEST_CASE_FIXTURE(EachDevice, "attention: no further from the truth than the com
         const Three theirs = everything(composed, in, d_o, options);
         for (std::size_t i = 0; i < ours.size(); ++i) {
           CAPTURE(i);
-          // Backward has the log-sum-exp in place of the sum, and its rounding is in all weights of
-          // a row: some units of f32. Reduced types show the last rounding and, in gradients, that
-          // of the output.
-          const double floor = (dtype == f32 ? 8 : 1) * epsilon_of(dtype);
+          // On the whole it is closer, but for gradients in f32: there the log-sum-exp stands for
+          // the sum, and its rounding, that of a number of about 5, is in all weights of a row.
+          const double slack = dtype == f32 && i > 0 ? 1.5 : 1;
+          CHECK(mean_square(ours[i], exact[i]) <= slack * mean_square(theirs[i], exact[i]));
+          // The worst entry: sums of so many terms in f32; in reduced types the last rounding and,
+          // in gradients, that of the output.
+          const double terms = static_cast<double>(std::max(s.n, s.m));
+          const double floor = (dtype == f32 ? std::sqrt(terms) : 1) * epsilon_of(dtype);
           const double mine = distance(ours[i], exact[i]);
           CHECK(mine <= std::max(distance(theirs[i], exact[i]), floor));
           CHECK(mine <= 2 * floor);

@@ -7,7 +7,7 @@
 #include "quipu/ops/arithmetic.h"
 
 using namespace quipu;
-using namespace quipu::testing;
+using namespace quipu::loss_testing;
 
 namespace {
 
@@ -81,6 +81,14 @@ TEST_CASE_FIXTURE(EachDevice, "cross_entropy: agrees with its composition") {
     CAPTURE(c.name());
     check_composition(c.fused(), c.composed(), c.inputs(f64, device));
   }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "cross_entropy: the comparison catches what is a little off") {
+  const LossCase c{{5, 4}, {.label_smoothing = 0.1}}, off{{5, 4}, {.label_smoothing = 0.1 + 1e-6}};
+  const auto right = outcome(c.composed(), c.inputs(f64, device));
+  const auto wrong = outcome(off.composed(), off.inputs(f64, device));
+  for (std::size_t k = 0; k < right.size(); ++k) CHECK(distance(wrong[k], right[k]) > 1e-8);
+  CHECK(!(distance(full({2}, std::nan(""), f64, device), ones({2}, f64, device)) <= 1e9));
 }
 
 TEST_CASE_FIXTURE(EachDevice, "cross_entropy: the loss is f32 at least, and i32 targets do") {

@@ -8,7 +8,7 @@
 #include "quipu/ops/matmul.h"
 
 using namespace quipu;
-using namespace quipu::testing;
+using namespace quipu::loss_testing;
 
 namespace {
 
@@ -114,7 +114,7 @@ TEST_CASE_FIXTURE(EachDevice, "linear_cross_entropy: any strides") {
     const auto wanted = outcome(c.fused(), in);
     for (std::size_t layout = 0; layout < 2; ++layout) {
       Inputs views;
-      for (const Tensor& x : in) views.push_back(other_layouts(x)[layout]);
+      for (const Tensor& x : in) views.push_back(strided_forms(x)[layout]);
       const auto got = outcome(c.fused(), views);
       for (std::size_t k = 0; k < got.size(); ++k) {
         CHECK(allclose(got[k], wanted[k], {1e-13, 1e-13}));

@@ -13,7 +13,7 @@
 #include "quipu/core/parallel.h"
 #include "support.h"
 
-namespace quipu::testing {
+namespace quipu::loss_testing {
 
 using Inputs = std::vector<Tensor>;
 using Function = std::function<Tensor(const Inputs&)>;
@@ -143,7 +143,7 @@ inline std::size_t saved_bytes(const Function& f, const Inputs& in) {
 }
 
 /// Views with the values of x that lie in memory in other ways: transposed, and every second entry.
-inline std::vector<Tensor> other_layouts(const Tensor& x) {
+inline std::vector<Tensor> strided_forms(const Tensor& x) {
   Dims reversed;
   for (int d = x.dim() - 1; d >= 0; --d) reversed.push_back(d);
   Shape wide = x.shape();
@@ -160,10 +160,10 @@ inline void check_layouts(const Function& f, const Inputs& in) {
   for (std::size_t layout = 0; layout < 2; ++layout) {
     CAPTURE(layout);
     Inputs views;
-    for (const Tensor& x : in) views.push_back(other_layouts(x)[layout]);
+    for (const Tensor& x : in) views.push_back(strided_forms(x)[layout]);
     const auto got = outcome(f, views);
     for (std::size_t k = 0; k < got.size(); ++k) CHECK(allclose(got[k], wanted[k]));
   }
 }
 
-}  // namespace quipu::testing
+}  // namespace quipu::loss_testing

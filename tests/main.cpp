@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quipu/core/memory.h"
+#include "quipu/core/random.h"
 
 namespace {
 
@@ -53,6 +54,7 @@ struct LeakListener : doctest::IReporter {
   explicit LeakListener(const doctest::ContextOptions&) {}
   void test_case_start(const doctest::TestCaseData& test_case) override {
     ++cases_run;
+    quipu::manual_seed(2024);  // the same numbers whatever ran before
     name_ = test_case.m_name;
     before_ = Holdings();
   }

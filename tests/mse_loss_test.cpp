@@ -5,7 +5,7 @@
 #include "quipu/ops/arithmetic.h"
 
 using namespace quipu;
-using namespace quipu::testing;
+using namespace quipu::loss_testing;
 
 namespace {
 

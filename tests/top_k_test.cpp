@@ -10,7 +10,7 @@
 #include "quipu/ops/top_k_kernels.h"
 
 using namespace quipu;
-using namespace quipu::testing;
+using namespace quipu::loss_testing;
 
 namespace {
 
@@ -136,7 +136,7 @@ TEST_CASE_FIXTURE(EachDevice, "top_k: any strides") {
     CAPTURE(c.name());
     const Tensor x = spread_out(c.shape, f64, device);
     check_layouts([&](const Inputs& in) { return top_k(in[0], c.k, c.dim).values; }, {x});
-    for (const Tensor& view : other_layouts(x)) check_lines(view, c.k, c.dim, true);
+    for (const Tensor& view : strided_forms(x)) check_lines(view, c.k, c.dim, true);
   }
   const auto f = [](const Inputs& in) {
     return top_k(in[0].slice(1, 0, 6, 2).t(), 2, 0).values.t();
