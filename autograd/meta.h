@@ -78,6 +78,14 @@ bool tape_is_open();  // cheaper, asked by every operator
 void push_tape(std::shared_ptr<TapeState> tape);
 void remove_tape(const std::shared_ptr<TapeState>& tape);
 
+/// What the largest tape keeps of those that are walked while somebody watches.
+struct TapeWatch {
+  std::size_t saved = 0;
+  std::vector<KnotMemory> knots;  // the largest first
+};
+/// From now on walks on this thread look at it; null: nobody watches. Returns the one before.
+TapeWatch* watch_tapes(TapeWatch* watch);
+
 /// Records on `tape` while it lives, even inside NoGrad; ends the tape's recording with it.
 class RecordOn {
  public:

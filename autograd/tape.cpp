@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
+#include <utility>
 
 #include "quipu/autograd/walk.h"
 #include "quipu/core/kernels.h"
@@ -21,6 +23,36 @@ thread_local struct OpenTapes {
 void drop_ended() {
   while (!open_tapes.stack.empty() && !open_tapes.stack.back()->alive) open_tapes.stack.pop_back();
   thread_context().timing = !open_tapes.stack.empty();
+}
+
+thread_local TapeWatch* tape_watch = nullptr;
+
+std::size_t saved_by(const TapeState& tape) {
+  std::size_t bytes = 0;
+  for (const TapeState::Entry& entry : tape.entries)
+    bytes += entry.knot ? entry.knot->saved_bytes : 0;
+  return bytes;
+}
+
+std::vector<KnotMemory> knots_of(const TapeState& tape) {
+  std::vector<KnotMemory> knots;
+  for (std::size_t k = 0; k < tape.entries.size(); ++k) {
+    const Knot* knot = tape.entries[k].knot.get();
+    if (!knot || knot->saved_bytes == 0) continue;
+    const OutputInfo& o = knot->outputs[0];
+    knots.push_back({k, knot->name, scope_path(knot->scope),
+                     to_string(o.dtype) + to_string(o.shape), knot->saved_bytes,
+                     knot->workspace_bytes, static_cast<double>(knot->forward_ns) * 1e-9});
+  }
+  std::stable_sort(knots.begin(), knots.end(),
+                   [](const KnotMemory& a, const KnotMemory& b) { return a.saved > b.saved; });
+  return knots;
+}
+
+/// Before a walk, while all knots are there.
+void show(const TapeState& tape) {
+  if (!tape_watch || saved_by(tape) <= tape_watch->saved) return;
+  *tape_watch = {saved_by(tape), knots_of(tape)};
 }
 
 /// The upstream gradient to start from; throws when it does not fit the loss.
@@ -76,6 +108,10 @@ void remove_tape(const std::shared_ptr<TapeState>& tape) {
   drop_ended();
 }
 
+TapeWatch* watch_tapes(TapeWatch* watch) {
+  return std::exchange(tape_watch, watch);
+}
+
 Tape::Tape() : owner_(std::make_unique<TapeOwner>()) {
   push_tape(owner_->state);
 }
@@ -87,6 +123,7 @@ Tape::~Tape() {
 void Tape::backward(const Tensor& loss, const BackwardOptions& options) {
   const OpScope op("backward");
   check_walkable(*owner_->state, loss);
+  show(*owner_->state);
   Walk walk(*owner_->state, options.retain);
   walk.run(loss, first_gradient(loss, options.upstream));
 }
@@ -95,6 +132,7 @@ std::vector<Tensor> Tape::gradients(const Tensor& loss, const std::vector<Tensor
                                     const BackwardOptions& options) {
   const OpScope op("gradients");
   check_walkable(*owner_->state, loss);
+  show(*owner_->state);
   Walk walk(*owner_->state, options.retain);
   walk.request(with_respect_to);
   walk.run(loss, first_gradient(loss, options.upstream));
@@ -108,10 +146,11 @@ std::size_t Tape::size() const {
 }
 
 std::size_t Tape::saved_bytes() const {
-  std::size_t bytes = 0;
-  for (const TapeState::Entry& entry : owner_->state->entries)
-    bytes += entry.knot ? entry.knot->saved_bytes : 0;
-  return bytes;
+  return saved_by(*owner_->state);
+}
+
+std::vector<KnotMemory> Tape::knots() const {
+  return knots_of(*owner_->state);
 }
 
 std::string Tape::text() const {

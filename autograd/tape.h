@@ -46,6 +46,8 @@ class Tape {
 
   std::size_t size() const;         // knots recorded so far
   std::size_t saved_bytes() const;  // what the knots still hold, as they declared it
+  /// What its knots keep, the largest first.
+  std::vector<KnotMemory> knots() const;
   /// One row a knot: operator, scope, output shape, bytes saved, workspace, time.
   std::string text() const;
 

@@ -8,6 +8,7 @@
 
 #include "quipu/core/allocator_modes.h"
 #include "quipu/core/error.h"
+#include "quipu/core/recording.h"
 
 namespace quipu {
 namespace {
@@ -27,7 +28,8 @@ CachingAllocator::CachingAllocator(Device device, std::unique_ptr<MemorySource> 
   live_.bin_before = live_.bin_after = &live_;
 }
 
-Block* CachingAllocator::allocate(std::size_t bytes, Category category) {
+Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Shape& shape,
+                                  DType dtype) {
   if (bytes == 0) return nullptr;
   const ThreadContext& context = thread_context();
   const std::lock_guard lock(mutex_);
@@ -43,7 +45,7 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category) {
   block->bin_after = live_.bin_after;
   block->bin_after->bin_before = block;
   live_.bin_after = block;
-  block->entry = {size, context.op, context.scope, category, ++serial_, now_ns()};
+  block->entry = {size, context.op, context.scope, category, ++serial_, now_ns(), dtype, shape};
 
   stats_.current += size;
   stats_.requested += bytes;
@@ -52,6 +54,7 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category) {
   ++stats_.allocations;
   note_peak(whole_);
   for (PeakRegion* region : regions_) note_peak(*region);
+  if (!logs_.empty()) note(block->entry, -1, static_cast<int>(category), block->entry.since_ns);
   if (poison_mode()) source_->fill(block->data, block->size, 0xff);
   source_->poison(block->data + bytes, block->size - bytes, true);
   return block;
@@ -66,6 +69,7 @@ void CachingAllocator::free(Block* block) noexcept {
   stats_.requested -= block->requested;
   stats_.by_category[static_cast<std::size_t>(entry.category)] -= entry.bytes;
   --stats_.live_blocks;
+  if (!logs_.empty()) note(entry, static_cast<int>(entry.category), -1, now_ns());
   block->bin_before->bin_after = block->bin_after;
   block->bin_after->bin_before = block->bin_before;
   block->live = false;
@@ -87,6 +91,8 @@ void CachingAllocator::relabel(Block* block, Category category) noexcept {
   bury(entry);  // at the peak it still stood under its old label
   stats_.by_category[static_cast<std::size_t>(entry.category)] -= entry.bytes;
   stats_.by_category[static_cast<std::size_t>(category)] += entry.bytes;
+  if (!logs_.empty())
+    note(entry, static_cast<int>(entry.category), static_cast<int>(category), now_ns());
   entry.category = category;
   entry.born = ++serial_;
 }

@@ -16,7 +16,9 @@
 #include <set>
 #include <vector>
 
+#include "quipu/core/dtype.h"
 #include "quipu/core/memory.h"
+#include "quipu/core/shape.h"
 
 namespace quipu {
 
@@ -42,6 +44,8 @@ struct LedgerEntry {
   Category category = Category::output;
   std::uint64_t born = 0;     // serial number of the event that made this entry
   std::int64_t since_ns = 0;  // when the block was allocated
+  DType dtype = DType::u8;    // of the tensor that it was allocated for
+  Shape shape;
 };
 
 /// A piece of a segment: live, or free and waiting in a bin.
@@ -68,12 +72,15 @@ struct PeakRegion {
   std::vector<LedgerEntry> buried;  // live at the peak, gone since
 };
 
+struct EventLog;
+
 class CachingAllocator {
  public:
   CachingAllocator(Device device, std::unique_ptr<MemorySource> source);
 
-  /// Throws OutOfMemory. Zero bytes give null.
-  Block* allocate(std::size_t bytes, Category category);
+  /// Throws OutOfMemory. Zero bytes give null. Shape and dtype are for reports.
+  Block* allocate(std::size_t bytes, Category category, const Shape& shape = {},
+                  DType dtype = DType::u8);
   void free(Block* block) noexcept;
   /// Moves a live block to another category.
   void relabel(Block* block, Category category) noexcept;
@@ -89,6 +96,10 @@ class CachingAllocator {
   std::size_t peak_of(const PeakRegion* region) const;
   std::size_t set_limit(std::size_t bytes);
   void release_cached();
+  /// Every event from here on is noted in `log`, until it is taken away.
+  void start(EventLog* log);
+  void stop(EventLog* log);
+  EventLog copy_of(const EventLog& log) const;
 
  private:
   static constexpr std::size_t bin_count = largest_small_block / granule + 1;
@@ -113,6 +124,7 @@ class CachingAllocator {
   std::size_t restart_locked(PeakRegion* region);
   void note_peak(PeakRegion& region);
   void bury(const LedgerEntry& entry);
+  void note(const LedgerEntry& entry, int from, int to, std::int64_t now) noexcept;
   void release_cached_locked();
   MemoryReport summarise(const std::vector<LedgerEntry>& entries, const char* moment) const;
   std::vector<LedgerEntry> live_entries() const;
@@ -125,6 +137,7 @@ class CachingAllocator {
   std::uint64_t serial_ = 0;
   PeakRegion whole_;
   std::vector<PeakRegion*> regions_;
+  std::vector<EventLog*> logs_;
   std::array<Block*, bin_count> bins_{};
   std::array<std::uint64_t, (bin_count + 63) / 64> occupied_{};  // which bins are not empty
   std::set<Block*, BySize> large_;

@@ -41,7 +41,9 @@ MemoryScope::MemoryScope(std::string_view name) : outer_(thread_context().scope)
     table.paths.push_back(parent.empty() ? std::string(name) : parent + "/" + std::string(name));
     it->second = static_cast<ScopeId>(table.paths.size() - 1);
   }
-  thread_context().scope = it->second;
+  ThreadContext& context = thread_context();
+  context.scope = it->second;
+  if (context.tracing) start_ns_ = now_ns();
 }
 
 MemoryScope::MemoryScope(ScopeId id) : outer_(thread_context().scope) {
@@ -49,7 +51,9 @@ MemoryScope::MemoryScope(ScopeId id) : outer_(thread_context().scope) {
 }
 
 MemoryScope::~MemoryScope() {
-  thread_context().scope = outer_;
+  ThreadContext& context = thread_context();
+  if (start_ns_ != 0) detail::note_span(nullptr, context.scope, start_ns_);
+  context.scope = outer_;
 }
 
 std::string scope_path(ScopeId id) {

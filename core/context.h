@@ -14,7 +14,8 @@ using ScopeId = std::uint32_t;
 struct ThreadContext {
   const char* op = nullptr;  // innermost running operator
   ScopeId scope = 0;
-  bool timing = false;  // a tape wants to know how long operators take
+  bool timing = false;   // a tape wants to know how long operators take
+  bool tracing = false;  // a recording wants to know which operators run
   std::int64_t op_start_ns = 0;
   std::size_t workspace_bytes = 0;  // asked for by the running operator
   std::size_t saved_bytes = 0;      // saved for backward by the running operator
@@ -22,6 +23,13 @@ struct ThreadContext {
 ThreadContext& thread_context();
 
 std::int64_t now_ns();
+
+namespace detail {
+
+/// Something ran from `start_ns` until now; for the recording of this thread, if there is one.
+void note_span(const char* op, ScopeId scope, std::int64_t start_ns) noexcept;
+
+}  // namespace detail
 
 /// Opened by every public operator: names it in the ledger, in errors and on the tape. `name` must
 /// be a literal.
@@ -31,9 +39,13 @@ class OpScope {
     context_.op = name;
     context_.workspace_bytes = 0;
     context_.saved_bytes = 0;
-    if (context_.timing) context_.op_start_ns = now_ns();
+    if (context_.timing || context_.tracing) context_.op_start_ns = now_ns();
   }
-  ~OpScope() { context_ = outer_; }
+  ~OpScope() {
+    if (context_.tracing) [[unlikely]]
+      detail::note_span(context_.op, context_.scope, context_.op_start_ns);
+    context_ = outer_;
+  }
   OpScope(const OpScope&) = delete;
   OpScope& operator=(const OpScope&) = delete;
 
@@ -54,6 +66,7 @@ class MemoryScope {
 
  private:
   ScopeId outer_;
+  std::int64_t start_ns_ = 0;  // 0: not recorded
 };
 
 /// "model/layer3", or "" for no scope.

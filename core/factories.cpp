@@ -9,8 +9,7 @@
 namespace quipu {
 
 Tensor empty(const Shape& shape, DType dtype, Device device, Category category) {
-  const auto bytes = static_cast<std::size_t>(numel(shape)) * size_of(dtype);
-  return Tensor(Ref<Storage>(new Storage(bytes, device, category)), 0, shape,
+  return Tensor(Ref<Storage>(new Storage(shape, dtype, device, category)), 0, shape,
                 contiguous_strides(shape), dtype);
 }
 

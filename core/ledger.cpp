@@ -10,20 +10,32 @@
 
 namespace quipu {
 
-const char* name_of(Category category) {
-  constexpr const char* names[] = {"parameter", "gradient", "optimizer",
-                                   "saved",     "output",   "workspace"};
-  return names[static_cast<int>(category)];
+namespace {
+
+constexpr std::size_t blocks_shown = 20;
+
+double seconds_since(std::int64_t ns, std::int64_t now) {
+  return static_cast<double>(now - ns) * 1e-9;
 }
 
-std::string human_bytes(std::size_t bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes);
-  constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  int unit = 0;
-  for (; value >= 1024; ++unit) value /= 1024;
-  return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, units[unit]);
+/// The largest blocks; among equals the oldest.
+std::vector<MemoryBlock> largest(std::vector<LedgerEntry> entries, std::int64_t now) {
+  const auto shown = std::min(entries.size(), blocks_shown);
+  std::partial_sort(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(shown),
+                    entries.end(), [](const LedgerEntry& a, const LedgerEntry& b) {
+                      return a.bytes != b.bytes ? a.bytes > b.bytes : a.since_ns < b.since_ns;
+                    });
+  entries.resize(shown);
+  std::vector<MemoryBlock> blocks;
+  for (const LedgerEntry& e : entries) {
+    blocks.push_back({e.category, e.op ? e.op : "", scope_path(e.scope),
+                      to_string(e.dtype) + to_string(e.shape), e.bytes,
+                      seconds_since(e.since_ns, now)});
+  }
+  return blocks;
 }
+
+}  // namespace
 
 MemoryStats CachingAllocator::stats() const {
   const std::lock_guard lock(mutex_);
@@ -40,7 +52,10 @@ std::vector<LedgerEntry> CachingAllocator::live_entries() const {
 
 MemoryReport CachingAllocator::summarise(const std::vector<LedgerEntry>& entries,
                                          const char* moment) const {
-  MemoryReport report{device_, moment, 0, stats_.reserved, {}, {}};
+  MemoryReport report;
+  report.device = device_;
+  report.moment = moment;
+  report.reserved = stats_.reserved;
   // Operator names are compared as text: one literal may have several addresses.
   std::map<std::tuple<Category, std::string, ScopeId>, MemoryHolder> holders;
   const std::int64_t now = now_ns();
@@ -50,11 +65,12 @@ MemoryReport CachingAllocator::summarise(const std::vector<LedgerEntry>& entries
     if (holder.blocks == 0) holder = {e.category, op, scope_path(e.scope), 0, 0, 0};
     holder.bytes += e.bytes;
     ++holder.blocks;
-    holder.oldest_seconds =
-        std::max(holder.oldest_seconds, static_cast<double>(now - e.since_ns) * 1e-9);
+    holder.oldest_seconds = std::max(holder.oldest_seconds, seconds_since(e.since_ns, now));
     report.bytes += e.bytes;
     report.by_category[static_cast<std::size_t>(e.category)] += e.bytes;
+    if (e.dtype == f32) report.in_f32[static_cast<std::size_t>(e.category)] += e.bytes;
   }
+  report.blocks = largest(entries, now);
   for (auto& [key, holder] : holders) report.holders.push_back(std::move(holder));
   std::stable_sort(report.holders.begin(), report.holders.end(),
                    [](const MemoryHolder& a, const MemoryHolder& b) { return a.bytes > b.bytes; });
@@ -125,44 +141,13 @@ void CachingAllocator::throw_out_of_memory(std::size_t bytes, const char* why) c
           ? fmt::format(", limit {} ({} left)", human_bytes(stats_.limit), human_bytes(room))
           : "");
   text += report.text(10);
-  text += "What would help: a smaller batch; recompute() around layers";
-  text +=
-      report.by_category[static_cast<std::size_t>(Category::saved)] > 0
-          ? fmt::format(" ({} are saved for backward); ",
-                        human_bytes(report.by_category[static_cast<std::size_t>(Category::saved)]))
-          : "; ";
-  text +=
-      "bf16 instead of f32; zero_grad() before the step; dropping tensors and tapes that are no "
-      "longer needed";
+  text += "What would help:";
+  for (const MemoryAdvice& advice : report.advice()) {
+    text += fmt::format(" {} (about {} less);", advice.what, human_bytes(advice.saves));
+  }
+  text += " zero_grad() before the step; dropping tensors and tapes that are no longer needed";
   text += stats_.limit ? "; a higher set_memory_limit()." : ".";
   throw OutOfMemory(text, bytes);
-}
-
-std::string MemoryReport::text(int max_holders) const {
-  std::string out = fmt::format("memory on {} {}: {} live, {} reserved\n", to_string(device),
-                                moment, human_bytes(bytes), human_bytes(reserved));
-  for (int c = 0; c < category_count; ++c) {
-    const std::size_t held = by_category[static_cast<std::size_t>(c)];
-    if (held == 0) continue;
-    out += fmt::format("  {:<10} {:>11}  {:5.1f} %\n", name_of(static_cast<Category>(c)),
-                       human_bytes(held),
-                       100.0 * static_cast<double>(held) / static_cast<double>(bytes));
-  }
-  if (holders.empty()) return out;
-  out += "  largest holders\n";
-  const auto shown = std::min(holders.size(), static_cast<std::size_t>(std::max(max_holders, 0)));
-  for (std::size_t i = 0; i < shown; ++i) {
-    const MemoryHolder& h = holders[i];
-    out += fmt::format("    {:>11}  {:<10} {:<16} {:<24} {} block{}\n", human_bytes(h.bytes),
-                       name_of(h.category), h.op.empty() ? "-" : h.op,
-                       h.scope.empty() ? "-" : h.scope, h.blocks, h.blocks == 1 ? "" : "s");
-  }
-  if (shown < holders.size()) {
-    std::size_t rest = 0;
-    for (std::size_t i = shown; i < holders.size(); ++i) rest += holders[i].bytes;
-    out += fmt::format("    {:>11}  in {} more\n", human_bytes(rest), holders.size() - shown);
-  }
-  return out;
 }
 
 }  // namespace quipu

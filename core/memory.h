@@ -6,7 +6,6 @@
 // the difference is part of `reserved`. So the figures do not depend on history, and `meta` gives
 // the same ones as the device it imitates. Outside the ledger: fixed tiles of at most 256 KiB a
 // thread, and small objects of the host.
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,15 +13,11 @@
 #include <vector>
 
 #include "quipu/core/context.h"
-#include "quipu/core/device.h"
+#include "quipu/core/memory_report.h"
 
 namespace quipu {
 
 struct PeakRegion;
-
-enum class Category : std::uint8_t { parameter, gradient, optimizer, saved, output, workspace };
-inline constexpr int category_count = 6;
-const char* name_of(Category category);
 
 struct MemoryStats {
   std::size_t current = 0;    // live bytes, each request rounded up to 512
@@ -31,31 +26,8 @@ struct MemoryStats {
   std::size_t requested = 0;  // live bytes as asked for, before rounding
   std::size_t limit = 0;      // 0: none
   std::size_t live_blocks = 0;
-  std::uint64_t allocations = 0;                          // since start
-  std::array<std::size_t, category_count> by_category{};  // sums to `current`
-};
-
-/// All blocks of one category that one operator asked for under one scope.
-struct MemoryHolder {
-  Category category;
-  std::string op;     // "" when no operator ran
-  std::string scope;  // "" when no scope was open
-  std::size_t bytes = 0;
-  std::size_t blocks = 0;
-  double oldest_seconds = 0;  // age of its oldest block
-};
-
-/// Who held how much at one moment. Holders are sorted by size and sum to `bytes`.
-struct MemoryReport {
-  Device device;
-  std::string moment;  // "now" or "at the peak"
-  std::size_t bytes = 0;
-  std::size_t reserved = 0;
-  std::array<std::size_t, category_count> by_category{};
-  std::vector<MemoryHolder> holders;
-
-  /// A table of the categories and the largest holders.
-  std::string text(int max_holders = 10) const;
+  std::uint64_t allocations = 0;  // since start
+  CategoryBytes by_category{};    // sums to `current`
 };
 
 MemoryStats memory_stats(Device device = {});
@@ -98,8 +70,5 @@ class PeakMemory {
   std::unique_ptr<PeakRegion> region_;
   std::size_t start_;
 };
-
-/// "4.1 MiB"
-std::string human_bytes(std::size_t bytes);
 
 }  // namespace quipu

@@ -5,8 +5,16 @@
 namespace quipu {
 
 Storage::Storage(std::size_t bytes, Device device, Category category)
+    : Storage(bytes, {static_cast<std::int64_t>(bytes)}, DType::u8, device, category) {}
+
+Storage::Storage(const Shape& shape, DType dtype, Device device, Category category)
+    : Storage(static_cast<std::size_t>(numel(shape)) * size_of(dtype), shape, dtype, device,
+              category) {}
+
+Storage::Storage(std::size_t bytes, const Shape& shape, DType dtype, Device device,
+                 Category category)
     : data_(nullptr), bytes_(bytes), device_(device), category_(category) {
-  block_ = allocator_of(device).allocate(bytes, category);
+  block_ = allocator_of(device).allocate(bytes, category, shape, dtype);
   if (block_) data_ = block_->data;
   if (category == Category::workspace) thread_context().workspace_bytes += bytes;
 }

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "quipu/core/device.h"
+#include "quipu/core/dtype.h"
 #include "quipu/core/memory.h"
+#include "quipu/core/shape.h"
 
 namespace quipu {
 
@@ -60,6 +62,8 @@ class Storage : public RefCounted {
  public:
   /// Memory from the device's allocator, entered in its ledger. Throws OutOfMemory.
   Storage(std::size_t bytes, Device device, Category category);
+  /// The same for a tensor; reports show its shape and type.
+  Storage(const Shape& shape, DType dtype, Device device, Category category);
   /// Foreign memory, kept alive by `owner`; not in the ledger.
   Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<const void> owner);
   ~Storage() override;
@@ -83,6 +87,7 @@ class Storage : public RefCounted {
   }
 
  private:
+  Storage(std::size_t bytes, const Shape& shape, DType dtype, Device device, Category category);
   void relabel();
   void* data_;
   std::size_t bytes_;

@@ -25,7 +25,7 @@ class Forward {
         partial_(partial),
         scores_(in),
         lengths_(in),
-        blocks_(tpa_blocks(o.size(0), in.ak.size(1))),
+        blocks_(tpa_blocks(o.size(0), in.ak.size(1), in.split)),
         columns_(std::max<std::int64_t>(1, even_part(o.size(2), most_columns))),
         heads_(even_part(o.size(1), std::min(widest_heads, sums_size / columns_))),
         rows_(tile_rows<T>(tile_size, std::max(heads_, scores_.r()))) {}

@@ -25,7 +25,7 @@ class Backward {
         partial_(partial),
         scores_(in),
         lengths_(in),
-        blocks_(tpa_blocks(d_o.size(0), in.ak.size(1))),
+        blocks_(tpa_blocks(d_o.size(0), in.ak.size(1), in.split)),
         heads_(d_o.size(1)),
         rows_(tile_rows<T>(tile_size, std::max(heads_, scores_.r()))),
         value_scale_(static_cast<T>(in.value_scale)) {}

@@ -10,6 +10,14 @@ struct CopyRule {
   void backward(const Tensor& d_o, Grads& d) const { d.pass(0, d_o); }
 };
 
+/// A dense copy needs no gradient of its own: whoever computes it writes it where the gradient of x
+/// is gathered.
+struct CloneRule {
+  Tensor project(const Tensor& d_x) const { return d_x; }
+  bool covers_parent() const { return true; }
+  void backward(const Tensor& d_o, Grads& d) const { d.pass(0, d_o); }
+};
+
 struct MoveRule {
   Device home;
   void backward(const Tensor& d_o, Grads& d) const { d.pass(0, d_o.to(home)); }
@@ -18,7 +26,9 @@ struct MoveRule {
 Tensor copied(const Tensor& x, DType dtype) {
   const Tensor o = empty(x.shape(), dtype, x.device());
   copy_kernel(o, x);
-  return is_floating(dtype) ? tie(o, {x}, CopyRule{}) : no_gradient(o);
+  if (!is_floating(dtype)) return no_gradient(o);
+  if (dtype == x.dtype() && x.is_contiguous()) return tie(o, {x}, CloneRule{});
+  return tie(o, {x}, CopyRule{});
 }
 
 /// Moves values between devices; two that are not the host meet on it.

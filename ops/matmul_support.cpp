@@ -81,13 +81,20 @@ void fold_both(View& a, View& b, const View& matrix) {
   }
 }
 
+Tensor matmul_workspace(Device device) {
+  const std::int64_t bytes = matmul_workspace_bytes(device.kind());
+  return bytes > 0 ? workspace({bytes}, u8, device) : Tensor();
+}
+
 void multiply(const View& a, const View& b, const Grad& o) {
   const int dims = std::max({a.dim(), b.dim(), o.view.dim()});
   const Packed x(with_dims(a, dims)), y(with_dims(b, dims));
   const View out = with_dims(o.view, dims);
-  if (can_multiply(out)) return matmul_kernel(x.view, y.view, {out, o.add});
+  const Tensor scratch = matmul_workspace(out.device);
+  const View scratch_view = scratch.defined() ? scratch.view() : View();
+  if (can_multiply(out)) return matmul_kernel(x.view, y.view, {out, o.add}, scratch_view);
   const Tensor buffer = workspace(out.shape, compute_type(out.dtype), out.device);
-  matmul_kernel(x.view, y.view, Grad::write_to(buffer));
+  matmul_kernel(x.view, y.view, Grad::write_to(buffer), scratch_view);
   add_into_kernel({out, o.add}, buffer);
 }
 

@@ -26,6 +26,7 @@ struct Factors {
 /// Everything about one call but its tensors.
 struct Scales {
   double score, value;
+  bool split;
 };
 
 double scale_or(const char* name, const std::optional<double>& given, double otherwise) {
@@ -47,7 +48,7 @@ Scales check_scales(const Sizes& s, const TpaOptions& options) {
   const double score = scale * scale_q * scale_k;
   check(std::isfinite(score), "scale, scale_q and scale_k are ", scale, ", ", scale_q, " and ",
         scale_k, ", but their product is not finite");
-  return {score, scale_v};
+  return {score, scale_v, options.split};
 }
 
 void check_query(const char* name, const Tensor& x, const char* wanted) {
@@ -128,7 +129,8 @@ TpaInputs inputs_of(const Factors& f, const Tensor& lengths, const Scales& scale
           ranked(view_of(f.bv)),
           view_of(lengths),
           scales.score,
-          scales.value};
+          scales.value,
+          scales.split};
 }
 
 /// The output, and the same before it is rounded: one tensor where there is nothing to round.
@@ -149,7 +151,7 @@ void decode(const Factors& f, const Tensor& lengths, const Scales& scales, const
             const Tensor& lse) {
   const Sizes s = f.sizes();
   Tensor partial;
-  if (tpa_blocks(s.b, s.m).count > 1) {
+  if (tpa_blocks(s.b, s.m, scales.split).count > 1) {
     partial = workspace(tpa_forward_workspace(s.b, s.m, s.h, s.e), compute_type(f.aq.dtype()),
                         f.aq.device());
   }
@@ -172,7 +174,7 @@ void undo(const Factors& f, const Tensor& lengths, const Scales& scales, const T
   Tensor partial;
   if (grads.aq.wanted() || grads.bq.wanted()) {
     partial = workspace(tpa_backward_workspace(f.aq.size(0), f.ak.size(1), f.aq.size(2),
-                                               f.aq.size(3), f.bq.size(3)),
+                                               f.aq.size(3), f.bq.size(3), scales.split),
                         compute_type(f.aq.dtype()), f.aq.device());
   }
   tpa_decode_backward_kernel(inputs_of(f, lengths, scales), one_token(view_of(o)), lse,

@@ -11,6 +11,8 @@ struct TpaOptions {
   std::optional<double> scale_q = {};  // of queries; 1 / r by default
   std::optional<double> scale_k = {};  // of keys; 1 by default
   std::optional<double> scale_v = {};  // of values; 1 by default
+  bool split = true;    // long sequences of small batches in blocks side by side, which takes
+                        // workspace for their results; false: each sequence in one go
   Tensor lengths = {};  // (b,), i64: entries from there on do not attend; without it all do
 };
 

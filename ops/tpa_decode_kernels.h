@@ -14,6 +14,7 @@ struct TpaInputs {
   View lengths;            // (b,) i64, or undefined
   double score_scale = 1;  // scale scale_q scale_k
   double value_scale = 1;
+  bool split = true;  // entries may be cut into blocks
 
   const View* first_view() const { return &aq; }
 };
@@ -36,8 +37,9 @@ struct TpaBlocks {
 inline constexpr std::int64_t most_tpa_blocks = 32;
 
 /// As many as make a large batch of work; a small batch of short sequences is not cut.
-inline TpaBlocks tpa_blocks(std::int64_t batch, std::int64_t m) {
+inline TpaBlocks tpa_blocks(std::int64_t batch, std::int64_t m, bool split = true) {
   constexpr std::int64_t shortest = 256;
+  if (!split) return {std::max(shortest, m), 1};
   const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
   const std::int64_t wanted = parts(most_tpa_blocks, std::max<std::int64_t>(batch, 1));
   const std::int64_t length = std::max(shortest, parts(m, wanted));
@@ -52,8 +54,8 @@ inline Shape tpa_forward_workspace(std::int64_t b, std::int64_t m, std::int64_t 
 /// Workspace of backward, in the compute type, if aq or bq wants a gradient: each block's part of
 /// both.
 inline Shape tpa_backward_workspace(std::int64_t b, std::int64_t m, std::int64_t h, std::int64_t r,
-                                    std::int64_t d) {
-  return {b, tpa_blocks(b, m).count, h * r + r * d};
+                                    std::int64_t d, bool split = true) {
+  return {b, tpa_blocks(b, m, split).count, h * r + r * d};
 }
 
 /// o (b, h, e) in the type of the factors or in the compute type, and lse (b, h) in the compute

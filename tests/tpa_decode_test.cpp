@@ -298,6 +298,20 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: takes memory for the output, and for 
   CHECK(taken({1, 1000, 3, 2, 5, 7}) == whole(2 * 3 * 7) + whole(4 * blocks * 3 * 8));
 }
 
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: in one go gives the same, without memory for blocks") {
+  const Size s{1, 1000, 3, 2, 5, 7};
+  const Six in = inputs_of(s, f64, device);
+  const Tensor d_o = randn({s.b, 1, s.h, s.e}, f64, device);
+  const TpaOptions one_go{.split = false};
+  const Six wanted = everything(fused, in, d_o), got = everything(fused, in, d_o, one_go);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    CHECK(allclose(got[i], wanted[i], {1e-11, 1e-11}));
+  }
+  const PeakMemory peak(device);
+  fused(in, one_go);
+  CHECK(peak.bytes_above() == 512);
+}
+
 TEST_CASE_FIXTURE(EachDevice, "tpa_decode: without a tape") {
   const Size s{2, 300, 3, 2, 5, 4, 2, 1};
   const Six in = inputs_of(s, f64, device);
