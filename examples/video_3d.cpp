@@ -1,14 +1,15 @@
 // Tells in which of eight directions a handwritten digit moves through a short video. Frames are a
-// torus, so that the digit may start anywhere and a single frame says nothing: order in time must
-// be seen. A video is cut into patches on a grid of time, rows and columns, and positions in all
-// three are angles of gated linear attention (lrpe_cosine_md in 3-d).
+// torus, so that the digit may start anywhere and a single frame says nothing. A token is a patch
+// of two successive frames: what grows dark or bright there. Tokens stand on a grid of time, rows
+// and columns, and only their positions, angles of gated linear attention in three dimensions
+// (lrpe_cosine_md), tell which side of the digit grows.
 #include <algorithm>
 
 #include "common.h"
 
 using namespace quipu;
 
-constexpr std::int64_t frames = 4, side = 12, patch = 2, cells = side / patch;
+constexpr std::int64_t frames = 4, side = 12, patch = 2, cells = side / patch, times = frames - 1;
 constexpr std::int64_t speed = 2;  // pixels a frame
 
 using Layer = nn::TransformerLayer<nn::GatedLinearAttention>;
@@ -20,13 +21,13 @@ struct Video : nn::Module {
   nn::RMSNorm norm;
 
   explicit Video(const nn::Place& place, std::int64_t features = 48)
-      : embed(patch * patch, features, {}, place),
+      : embed(2 * patch * patch, features, {}, place),
         head(features, 8, {}, place),
         norm(features, place) {
     token = nn::init::normal(nn::make_parameter({1, 1, features}, place), 0, 1);
     const nn::GatedLinearAttentionOptions grid{
-        .heads = 4, .grid = {frames, cells, cells}, .lead = 1};
-    for (int i = 0; i < 3; ++i) layers.emplace_back(features, grid, nn::MLPOptions{}, place);
+        .heads = 4, .grid = {times, cells, cells}, .lead = 1};
+    for (int i = 0; i < 2; ++i) layers.emplace_back(features, grid, nn::MLPOptions{}, place);
   }
   void members(nn::Members& m) override {
     m("embed", embed)("token", token)("layers", layers)("norm", norm)("head", head);
@@ -34,9 +35,10 @@ struct Video : nn::Module {
   /// Videos (b, frames, side, side) -> logits of the directions (b, 8).
   Tensor operator()(const Tensor& videos) const {
     const std::int64_t b = videos.size(0);
-    const Tensor patches = videos.reshape({b, frames, cells, patch, cells, patch})
+    const Tensor pairs = stack({videos.slice(1, 0, times), videos.slice(1, 1)}, -1);
+    const Tensor patches = pairs.reshape({b, times, cells, patch, cells, patch * 2})
                                .transpose(3, 4)
-                               .reshape({b, frames * cells * cells, patch * patch});
+                               .reshape({b, times * cells * cells, patch * patch * 2});
     Tensor x = cat({token.expand({b, 1, -1}), embed(patches)}, 1);
     for (const Layer& layer : layers) x = layer(x);
     return head(norm(x.select(1, 0)));
@@ -97,7 +99,7 @@ class MovingDigits : public nn::Dataset {
 
 struct Options : CommonOptions {
   std::string data = QUIPU_SOURCE_DIR "/examples/data/digits.csv.gz";
-  std::int64_t steps = 600, batch = 32;
+  std::int64_t steps = 400, batch = 32;
   double lr = 3e-3;
 };
 
