@@ -1,8 +1,8 @@
 // Tells in which of eight directions a handwritten digit moves through a short video. Frames are a
 // torus, so that the digit may start anywhere and a single frame says nothing. A token is a patch
-// of two successive frames: what grows dark or bright there. Tokens stand on a grid of time, rows
-// and columns, and only their positions, angles of gated linear attention in three dimensions
-// (lrpe_cosine_md), tell which side of the digit grows.
+// of two successive frames, which shows where ink comes and goes. Tokens stand on a grid of time,
+// rows and columns; their positions are angles of gated linear attention in three dimensions
+// (lrpe_cosine_md).
 #include <algorithm>
 
 #include "common.h"
@@ -99,7 +99,7 @@ class MovingDigits : public nn::Dataset {
 
 struct Options : CommonOptions {
   std::string data = QUIPU_SOURCE_DIR "/examples/data/digits.csv.gz";
-  std::int64_t steps = 400, batch = 32;
+  std::int64_t steps = 800, batch = 32;
   double lr = 3e-3;
 };
 
