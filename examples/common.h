@@ -4,6 +4,7 @@
 #include <quipu/quipu.h>
 
 #include <CLI/CLI.hpp>
+#include <memory>
 
 inline const CLI::Range positive(1, 1'000'000'000, "positive");
 inline const CLI::Range not_negative(0, 1'000'000'000, "not negative");
@@ -56,10 +57,32 @@ int run_program(CLI::App& app, int argc, char** argv, const CommonOptions& o,
   }
 }
 
+/// The memory of one step for the page: of the third, when the optimizer has all it needs.
+class StepMemory {
+ public:
+  explicit StepMemory(const CommonOptions& o) : wanted_(!o.page.empty()), device_(o.device) {}
+
+  /// Called before each step.
+  void before_step() {
+    if (recording_) timeline_ = recording_->report().timeline_html();
+    recording_.reset();
+    if (wanted_ && ++steps_ == 3) recording_ = std::make_unique<quipu::MemoryRecording>(device_);
+  }
+  const std::string& timeline() const { return timeline_; }
+
+ private:
+  bool wanted_;
+  quipu::Device device_;
+  int steps_ = 0;
+  std::unique_ptr<quipu::MemoryRecording> recording_;
+  std::string timeline_;
+};
+
 /// The last line of a run, "accuracy 97.98 % · 11.2 ms/step · peak 4.1 MiB", and its page.
 inline void finish_run(const CommonOptions& o, const char* title, const quipu::nn::Module& model,
                        const quipu::nn::Progress& progress, const quipu::PeakMemory& peak,
-                       const std::string& score_name, const std::string& score) {
+                       const StepMemory& memory, const std::string& score_name,
+                       const std::string& score) {
   using namespace quipu;
   const nn::RunFigures figures = progress.figures();
   if (o.report) fmt::print("{}\n", peak.report().text());
@@ -70,7 +93,9 @@ inline void finish_run(const CommonOptions& o, const char* title, const quipu::n
                              .parameters = model.parameter_count(),
                              .seed = o.seed,
                              .options = {{"device", o.device}, {"dtype", name_of(o.dtype)}}};
-    nn::RunPage(facts, figures).save(o.page);
+    nn::RunPage page(facts, figures);
+    if (!memory.timeline().empty()) page.add_section("Memory of one step", memory.timeline());
+    page.save(o.page);
   }
   fmt::print("{} · {:.1f} ms/step · peak {}\n",
              o.computes() ? score_name + " " + score : "nothing was computed",

@@ -88,8 +88,10 @@ void train(const Options& o) {
 
   const std::int64_t steps = o.epochs * loader.batches_per_epoch();
   const nn::Schedule fall = nn::cosine(o.lr, 0, steps);
+  StepMemory memory(o);
   nn::Progress progress({.steps = steps, .unit = "images", .log = o.log, .device = o.device});
   while (progress.done() < steps && !nn::stop_requested()) {
+    memory.before_step();
     const std::int64_t step = progress.done();
     const auto [x, y] = loader.next<2>();
     const auto run = [&, x = x, y = y] {
@@ -109,7 +111,7 @@ void train(const Options& o) {
 
   const std::string score =
       o.computes() ? fmt::format("{:.2f} %", 100 * accuracy(model, held_out, o.batch)) : "";
-  finish_run(o, "Handwritten digits", model, progress, peak, "accuracy", score);
+  finish_run(o, "Handwritten digits", model, progress, peak, memory, "accuracy", score);
 }
 
 int main(int argc, char** argv) {

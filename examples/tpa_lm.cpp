@@ -142,10 +142,12 @@ bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMe
   }
 
   const nn::Schedule fall = nn::cosine(o.lr, 0, o.steps);
+  StepMemory memory(o);
   nn::Progress progress(
       {.steps = o.steps, .first_step = first, .unit = "tokens", .log = o.log, .device = o.device});
   bool stopped = false;
   while (progress.done() < o.steps && !stopped) {
+    memory.before_step();
     const std::int64_t step = progress.done();
     const double lr = std::min(1.0, static_cast<double>(step + 1) / 30) * fall(step);
     progress.step(training.step(step, lr),
@@ -160,7 +162,7 @@ bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMe
   if (stopped) return false;
   const std::string score =
       o.computes() ? fmt::format("{:.3f}", held_out_loss(model, text, o.batch)) : "";
-  finish_run(o, "Language model of bytes", model, progress, peak, "held-out loss", score);
+  finish_run(o, "Language model of bytes", model, progress, peak, memory, "held-out loss", score);
   return true;
 }
 

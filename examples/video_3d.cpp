@@ -125,8 +125,10 @@ void train(const Options& o) {
 
   const nn::Schedule schedule =
       nn::warm_up(30, nn::cosine(o.lr, 0, std::max<std::int64_t>(o.steps - 30, 1)));
+  StepMemory memory(o);
   nn::Progress progress({.steps = o.steps, .unit = "videos", .log = o.log, .device = o.device});
   while (progress.done() < o.steps && !nn::stop_requested()) {
+    memory.before_step();
     const auto [x, y] = loader.next<2>();
     const auto run = [&, x = x, y = y] {
       Tape tape;  // records while it lives
@@ -145,7 +147,7 @@ void train(const Options& o) {
 
   const std::string score =
       o.computes() ? fmt::format("{:.2f} %", 100 * accuracy(model, held_out)) : "";
-  finish_run(o, "Directions of moving digits", model, progress, peak, "accuracy", score);
+  finish_run(o, "Directions of moving digits", model, progress, peak, memory, "accuracy", score);
 }
 
 int main(int argc, char** argv) {
