@@ -1,0 +1,389 @@
+// Fibers and their order. Lanes of a warp run one after another up to the next collective, which is
+// what brings a missing __syncwarp to light; warps and lanes take turns as the seed says.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+#include "emulator.h"
+#include "multiprocessor.h"
+#include "report.h"
+
+// The variables that kernels see as constants (language.h).
+__thread uint3 quipu_thread_index __asm__("quipu_thread_index");
+__thread uint3 quipu_block_index __asm__("quipu_block_index");
+__thread unsigned quipu_block_size[3] __asm__("quipu_block_size");
+__thread unsigned quipu_grid_size[3] __asm__("quipu_grid_size");
+
+namespace quipu::emulator {
+namespace {
+
+using boost::context::detail::jump_fcontext;
+using boost::context::detail::make_fcontext;
+using boost::context::detail::transfer_t;
+
+char* map_pages(std::size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) {
+    std::perror("emulator: mmap");
+    std::abort();
+  }
+  return static_cast<char*>(at);
+}
+
+void set_size(unsigned (&variable)[3], dim3 size) {
+  variable[0] = size.x;
+  variable[1] = size.y;
+  variable[2] = size.z;
+}
+
+uint3 unflatten(std::uint64_t index, dim3 size) {
+  return {static_cast<unsigned>(index % size.x), static_cast<unsigned>(index / size.x % size.y),
+          static_cast<unsigned>(index / size.x / size.y)};
+}
+
+}  // namespace
+
+constinit thread_local Multiprocessor* running = nullptr;
+constinit thread_local Multiprocessor* watching = nullptr;
+
+std::uint64_t& global_epoch() {
+  static std::uint64_t epoch = 0;
+  return epoch;
+}
+
+Multiprocessor& this_multiprocessor() {
+  thread_local std::unique_ptr<Multiprocessor> mine = std::make_unique<Multiprocessor>();
+  return *mine;
+}
+
+Multiprocessor::Multiprocessor()
+    : stacks_(map_pages(most_threads * stack_bytes)),
+      fibers_(most_threads),
+      dynamic_(map_pages((dynamic_limit / page + 2) * page)),
+      dynamic_shadow_(dynamic_limit + page, true),
+      static_(thread_local_image()),
+      static_shadow_(std::make_unique<Shadow>(static_.end - static_.begin, true)) {
+  static const SharedArrays* all = new SharedArrays(static_.end - static_.begin);
+  arrays_ = all;
+  for (std::size_t i = 0; i < most_threads; ++i) mprotect(stacks_ + i * stack_bytes, page, PROT_NONE);
+  renew_fibers();
+}
+
+Multiprocessor::~Multiprocessor() {
+  munmap(stacks_, most_threads * stack_bytes);
+  munmap(dynamic_, (dynamic_limit / page + 2) * page);
+}
+
+std::uint64_t Multiprocessor::random() {
+  random_state_ ^= random_state_ << 13;
+  random_state_ ^= random_state_ >> 7;
+  return random_state_ ^= random_state_ << 17;
+}
+
+void Multiprocessor::begin(const Launch& launch, bool watched) {
+  const Settings& s = settings();
+  launch_ = &launch;
+  const auto call = reinterpret_cast<std::uintptr_t>(launch.call.get());
+  arguments_ = {call, call + launch.call->bytes};
+  checking_ = watched && s.check;
+  counting_ = watched && s.count;
+  preempt_ = watched ? s.preempt : 0;
+  shuffled_ = s.seed != 0;
+  random_state_ = s.seed * 0x9e3779b97f4a7c15u | 1u;
+  random();
+  set_size(quipu_grid_size, launch.grid);
+  set_size(quipu_block_size, launch.block);
+  threads_ = launch.threads();
+  warp_count_ = (threads_ + 31) / 32;
+  dynamic_bytes_ = launch.shared_bytes;
+  counting.begin_launch();
+}
+
+bool Multiprocessor::run(const Launch& launch, std::uint64_t oldest_unordered) {
+  begin(launch, true);
+  epoch_ = global_epoch();
+  asker_ = {};
+  asker_.order = &order_;
+  asker_.launch_start = epoch_;
+  asker_.oldest_unordered = oldest_unordered;
+  order_.begin_launch();
+  counting.launch.launches = 1;
+
+  // Blocks in a stride that meets each once.
+  const std::uint64_t blocks = launch.blocks();
+  std::uint64_t first = 0, stride = 1;
+  if (shuffled_ && blocks > 1) {
+    first = random() % blocks;
+    do stride = random() % blocks | 1u;
+    while (std::gcd(stride, blocks) != 1);
+  }
+  bool well = true;
+  for (std::uint64_t i = 0; i < blocks && well; ++i) {
+    well = run_block(unflatten((first + i * stride) % blocks, launch.grid));
+  }
+  global_epoch() = epoch_;
+  return well;
+}
+
+bool Multiprocessor::run_unwatched(const Launch& launch, std::uint64_t first, std::uint64_t last) {
+  begin(launch, false);
+  bool well = true;
+  for (std::uint64_t i = first; i < last && well; ++i) well = run_block(unflatten(i, launch.grid));
+  return well;
+}
+
+bool Multiprocessor::run_block(uint3 index) {
+  quipu_block_index = index;
+  asker_.block_start = ++epoch_;
+  if (checking_) order_.begin_block(epoch_, index);
+  ++counting.launch.blocks;
+  abandoned_ = false;
+  alive_ = threads_;
+  arrived_ = votes_ = 0;
+  ready_warps_ = 0;
+  rotation_ = shuffled_ ? random() & 31 : 0;
+  downwards_ = shuffled_ && (random() & 1) != 0;
+  for (int w = 0; w < warp_count_; ++w) {
+    Warp& warp = warps_[static_cast<std::size_t>(w)];
+    const int lanes = std::min(32, threads_ - 32 * w);
+    warp.exists = ~0u >> (32 - lanes);
+    warp.ready = warp.ended = warp.at_barrier = 0;
+    warp.clock = 0;
+    warp.meetings.clear();
+    for (int l = 0; l < lanes; ++l) {
+      Lane& lane = warp.lanes[static_cast<std::size_t>(l)];
+      lane.fiber = -1;
+      lane.fenced = 0;
+      lane.index = unflatten(static_cast<std::uint64_t>(32 * w + l), launch_->block);
+    }
+    make_ready(w, warp.exists);
+  }
+
+  warp_ = shuffled_ ? static_cast<int>(random() % static_cast<std::uint64_t>(warp_count_)) : 0;
+  pick();
+  take_fiber(lane());
+  running = this;
+  watching = checking_ || counting_ ? this : nullptr;
+  enter();
+  jump(main_, fibers_[static_cast<std::size_t>(lane().fiber)]);
+  running = watching = nullptr;
+  if (!abandoned_) return true;
+
+  renew_fibers();
+  for (Warp& warp : warps_) {
+    warp.requests.clear();
+    for (Lane& lane : warp.lanes) {
+      lane.copies.clear();
+      lane.copy_groups.clear();
+    }
+  }
+  dynamic_shadow_.set(0, dynamic_limit, 0);
+  static_shadow_->set(0, static_.end - static_.begin, 0);
+  return false;
+}
+
+/// All fibers begin anew; what they were doing is forgotten, without unwinding.
+void Multiprocessor::renew_fibers() {
+  idle_fibers_.clear();
+  constexpr std::size_t stagger = 208;  // tops at the same offset fight for one set of the cache
+  for (int i = most_threads - 1; i >= 0; --i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::size_t down = (at % 64) * stagger / 16 * 16;
+    char* top = stacks_ + (at + 1) * stack_bytes - down;
+    fibers_[at] = make_fcontext(top, stack_bytes - page - down, fiber_entry);
+    idle_fibers_.push_back(i);
+  }
+}
+
+void Multiprocessor::take_fiber(Lane& lane) {
+  if (lane.fiber >= 0) return;
+  lane.fiber = idle_fibers_.back();
+  idle_fibers_.pop_back();
+}
+
+/// Continues at `to`; comes back when somebody jumps to what `save` then holds.
+void Multiprocessor::jump(Context& save, Context to) {
+  const transfer_t from = jump_fcontext(to, &save);
+  *static_cast<Context*>(from.data) = from.fctx;
+}
+
+void Multiprocessor::fiber_entry(transfer_t from) {
+  *static_cast<Context*>(from.data) = from.fctx;
+  running->fiber_main();
+}
+
+/// Runs one thread after another: a thread that has not begun takes over the stack of one that has
+/// ended, so a kernel without collectives never switches.
+void Multiprocessor::fiber_main() {
+  for (;;) {
+    const int fiber = lane().fiber;
+    Context& mine = fibers_[static_cast<std::size_t>(fiber)];
+    launch_->call->run();
+    end_thread();
+    if (!pick()) {
+      if (alive_ > 0) {
+        report_deadlock();
+        abandoned_ = true;
+      }
+      idle_fibers_.push_back(fiber);
+      jump(mine, main_);
+      continue;
+    }
+    if (lane().fiber < 0) {
+      lane().fiber = fiber;
+      enter();
+      continue;
+    }
+    idle_fibers_.push_back(fiber);
+    enter();
+    ++counting.launch.switches;
+    jump(mine, fibers_[static_cast<std::size_t>(lane().fiber)]);
+  }
+}
+
+void Multiprocessor::abandon() {
+  abandoned_ = true;
+  Context lost;
+  jump(lost, main_);
+  std::abort();  // nobody comes back here
+}
+
+void Multiprocessor::make_ready(int warp, std::uint32_t lanes) {
+  warps_[static_cast<std::size_t>(warp)].ready |= lanes;
+  if (lanes != 0) ready_warps_ |= 1u << warp;
+}
+
+/// Chooses who runs next: the warp that runs, as long as it can, then any.
+bool Multiprocessor::pick() {
+  if (warp().ready == 0) {
+    if (ready_warps_ == 0) return false;
+    unsigned start = 0;
+    if (shuffled_) {
+      const std::uint64_t r = random();
+      start = r & 31;
+      rotation_ = r >> 5 & 31;
+      downwards_ = (r >> 10 & 1) != 0;
+    }
+    const int s = static_cast<int>(start);
+    warp_ = (std::countr_zero(std::rotr(ready_warps_, s)) + s) & 31;
+  }
+  const int rotation = static_cast<int>(rotation_);
+  const std::uint32_t lanes = std::rotr(warp().ready, rotation);
+  const int chosen = downwards_ ? 31 - std::countl_zero(lanes) : std::countr_zero(lanes);
+  lane_ = (chosen + rotation) & 31;
+  warp().ready &= ~bit();
+  if (warp().ready == 0) ready_warps_ &= ~(1u << warp_);
+  return true;
+}
+
+void Multiprocessor::enter() {
+  quipu_thread_index = lane().index;
+  asker_.now = make_stamp(epoch_, warp().clock, static_cast<std::uint64_t>(warp_),
+                          static_cast<std::uint64_t>(lane_));
+}
+
+/// Leaves the running lane, which waits somewhere or is ready, and runs another.
+void Multiprocessor::yield() {
+  const int old_warp = warp_, old_lane = lane_;
+  Context& mine = fibers_[static_cast<std::size_t>(lane().fiber)];
+  if (!pick()) {
+    report_deadlock();
+    abandon();
+  }
+  if (warp_ != old_warp || lane_ != old_lane) {
+    take_fiber(lane());
+    enter();
+    ++counting.launch.switches;
+    jump(mine, fibers_[static_cast<std::size_t>(lane().fiber)]);
+  } else {
+    enter();
+  }
+}
+
+/// The running lane steps back for a lane of any warp.
+void Multiprocessor::preempt() {
+  make_ready(warp_, bit());
+  const int old_warp = warp_, old_lane = lane_;
+  Context& mine = fibers_[static_cast<std::size_t>(lane().fiber)];
+  const int start = static_cast<int>(random() & 31);
+  warp_ = (std::countr_zero(std::rotr(ready_warps_, start)) + start) & 31;
+  rotation_ = random() & 31;
+  pick();
+  if (warp_ == old_warp && lane_ == old_lane) return enter();
+  take_fiber(lane());
+  enter();
+  ++counting.launch.switches;
+  jump(mine, fibers_[static_cast<std::size_t>(lane().fiber)]);
+}
+
+/// The running thread has returned from the kernel.
+void Multiprocessor::end_thread() {
+  for (AsyncCopy& copy : lane().copies) {
+    if (first_at("unfinished copy", copy.code)) {
+      report("unfinished copy", copy.code, "the thread ends without waiting for its asynchronous copy");
+    }
+    land(copy);
+  }
+  lane().copies.clear();
+  lane().copy_groups.clear();
+  warp().ended |= bit();
+  --alive_;
+  for (std::size_t i = 0; i < warp().meetings.size(); ++i) {
+    Meeting& meeting = warp().meetings[i];
+    if ((meeting.mask & bit()) == 0) continue;
+    report("warp divergence", meeting.at,
+           "lane " + std::to_string(lane_) + " is named in the mask but has left the kernel");
+    meeting.mask &= ~bit();
+    if (meeting.mask == meeting.arrived) {
+      complete(i);
+      break;
+    }
+  }
+  if (arrived_ > 0 && arrived_ == alive_) {
+    report("barrier divergence", barrier_at_,
+           std::to_string(threads_ - alive_) + " of " + std::to_string(threads_) +
+               " threads have left the kernel while the others wait here");
+    release_barrier();
+  }
+  if (warp().ended == warp().exists && counting_) counting.close(warp().requests);
+}
+
+void Multiprocessor::report_deadlock() {
+  std::string text = "threads wait for each other:";
+  Site at;
+  int listed = 0;
+  const auto list = [&](int warp, std::uint32_t lanes, Site site, const std::string& more) {
+    at = site;
+    if (++listed > 6) return;
+    char row[80];
+    std::snprintf(row, sizeof row, " warp %d lanes %08x%s at line %u;", warp, lanes, more.c_str(),
+                  static_cast<unsigned>(site.line()));
+    text += row;
+  };
+  for (int w = 0; w < warp_count_; ++w) {
+    const Warp& warp = warps_[static_cast<std::size_t>(w)];
+    if (warp.at_barrier != 0) list(w, warp.at_barrier, barrier_at_, " in a barrier");
+    for (const Meeting& m : warp.meetings) {
+      char mask[40];
+      std::snprintf(mask, sizeof mask, " of mask %08x", m.mask);
+      list(w, m.arrived, m.at, mask);
+    }
+  }
+  text.back() = '.';
+  report("deadlock", at, text);
+}
+
+std::string Multiprocessor::where() const {
+  const uint3 b = quipu_block_index, t = quipu_thread_index;
+  char text[120];
+  std::snprintf(text, sizeof text, "block (%u,%u,%u) thread (%u,%u,%u)", b.x, b.y, b.z, t.x, t.y,
+                t.z);
+  return text;
+}
+
+}  // namespace quipu::emulator
