@@ -5,7 +5,7 @@
 # -fsanitize=bounds one at every index out of an array's bounds; the emulator provides the hooks, and no sanitizer library
 # is linked. Scalar replacement would split vector accesses before they are seen, and vectorising would merge what a
 # device does not merge.
-set(QUIPU_EMULATED_FLAGS -O2 -g1 -fsanitize=thread -fsanitize=bounds -fno-tree-sra -fno-tree-vectorize
+set(QUIPU_EMULATED_FLAGS -O2 -g1 -gdwarf-4 -fsanitize=thread -fsanitize=bounds -fno-tree-sra -fno-tree-vectorize
                          -fno-tree-slp-vectorize -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas)
 set(QUIPU_NVCC_FLAGS -std=c++20 --expt-relaxed-constexpr --extended-lambda -lineinfo)
 

@@ -51,9 +51,10 @@ struct dim3 {
 };
 
 // const for kernels, so that they can neither be written nor need to be watched; the scheduler,
-// which owns them, sets them through the same symbols.
+// which owns them, sets them through the same symbols. (dim3 has constructors: the compiler would
+// not take such a constant for one.)
 extern __thread const uint3 threadIdx __asm__("quipu_thread_index");
 extern __thread const uint3 blockIdx __asm__("quipu_block_index");
-extern __thread const dim3 blockDim __asm__("quipu_block_size");
-extern __thread const dim3 gridDim __asm__("quipu_grid_size");
+extern __thread const uint3 blockDim __asm__("quipu_block_size");
+extern __thread const uint3 gridDim __asm__("quipu_grid_size");
 inline constexpr int warpSize = 32;

@@ -15,8 +15,8 @@
 // The variables that kernels see as constants (language.h).
 __thread uint3 quipu_thread_index __asm__("quipu_thread_index");
 __thread uint3 quipu_block_index __asm__("quipu_block_index");
-__thread unsigned quipu_block_size[3] __asm__("quipu_block_size");
-__thread unsigned quipu_grid_size[3] __asm__("quipu_grid_size");
+__thread uint3 quipu_block_size __asm__("quipu_block_size");
+__thread uint3 quipu_grid_size __asm__("quipu_grid_size");
 
 namespace quipu::emulator {
 namespace {
@@ -33,12 +33,6 @@ char* map_pages(std::size_t bytes) {
     std::abort();
   }
   return static_cast<char*>(at);
-}
-
-void set_size(unsigned (&variable)[3], dim3 size) {
-  variable[0] = size.x;
-  variable[1] = size.y;
-  variable[2] = size.z;
 }
 
 uint3 unflatten(std::uint64_t index, dim3 size) {
@@ -96,8 +90,8 @@ void Multiprocessor::begin(const Launch& launch, bool watched) {
   shuffled_ = s.seed != 0;
   random_state_ = s.seed * 0x9e3779b97f4a7c15u | 1u;
   random();
-  set_size(quipu_grid_size, launch.grid);
-  set_size(quipu_block_size, launch.block);
+  quipu_grid_size = {launch.grid.x, launch.grid.y, launch.grid.z};
+  quipu_block_size = {launch.block.x, launch.block.y, launch.block.z};
   threads_ = launch.threads();
   warp_count_ = (threads_ + 31) / 32;
   dynamic_bytes_ = launch.shared_bytes;
