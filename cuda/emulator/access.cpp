@@ -47,7 +47,7 @@ bool Multiprocessor::find(std::uintptr_t address, std::size_t bytes, Access acce
     const std::size_t offset = memory.offset_of(address);
     if (!memory.inside(offset, bytes)) [[unlikely]] {
       const DeviceMemory::Block& block = memory.block_at(offset);
-      const bool freed = block.bytes != 0 && !block.live;
+      const bool freed = !block.live && offset - block.offset < block.bytes;
       fault(freed ? "use after free" : "out of bounds", code,
             memory.describe(offset, bytes, verb(access)));
     }

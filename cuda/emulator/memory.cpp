@@ -70,14 +70,15 @@ void* DeviceMemory::allocate(std::size_t bytes) {
   if (used_ + bytes > settings().device_bytes) return nullptr;
   const std::size_t pages = round_up(std::max<std::size_t>(bytes, 1), page);
   Room room{};
-  if (!find_room(pages + page, room)) return nullptr;
-  void* pointer = reinterpret_cast<void*>(base_ + room.offset);
+  if (!find_room(pages + 2 * page, room)) return nullptr;
+  const std::size_t offset = room.offset + page;
+  void* pointer = reinterpret_cast<void*>(base_ + offset);
   if (mprotect(pointer, pages, PROT_READ | PROT_WRITE) != 0) return nullptr;
   std::memset(pointer, 0xff, bytes);  // NaN, in case nobody checks
   const auto number = static_cast<std::uint32_t>(blocks_.size());
-  blocks_.push_back({room.offset, bytes, true});
+  blocks_.push_back({offset, bytes, true});
   rooms_.push_back(room);
-  own(room.offset, room.bytes, number);  // the gap too: an overrun names its allocation
+  own(room.offset, room.bytes, number);  // the gaps too: an overrun names its allocation
   used_ += bytes;
   return pointer;
 }
@@ -93,10 +94,10 @@ bool DeviceMemory::release(void* pointer) {
   blocks_[number].live = false;
   used_ -= blocks_[number].bytes;
   own(room.offset, room.bytes, number);
-  const std::size_t pages = room.bytes - page;
+  const std::size_t pages = room.bytes - 2 * page;
   madvise(pointer, pages, MADV_DONTNEED);
   mprotect(pointer, pages, PROT_NONE);
-  shadow_.forget(room.offset, pages);
+  shadow_.forget(offset, pages);
   freed_.push_back(room);
   return true;
 }

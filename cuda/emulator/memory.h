@@ -1,7 +1,7 @@
 #pragma once
-// Device memory: one reserved range of addresses. Every allocation begins on a page of its own and
-// has a gap behind it; freed addresses come back only when the range is used up, so that a stale
-// pointer is recognised for long.
+// Device memory: one reserved range of addresses. Every allocation begins on a page of its own, with
+// a gap before and behind it; freed addresses come back only when the range is used up, so that a
+// stale pointer is recognised for long.
 #include <cstddef>
 #include <cstdint>
 #include <deque>

@@ -40,6 +40,7 @@ Finding judge_read(Cell& cell, const Asker& asker) {
   // One reader is remembered: the last, or "several" where the ones before still matter.
   Stamp reader = now;
   if (cell.reader != 0 && unordered<Shared>(cell.reader, asker)) {
+    if (!Shared && epoch_of(cell.reader) < asker.launch_start) return finding;  // another stream's
     const bool this_block = epoch_of(cell.reader) >= asker.block_start;
     if (!Shared && (!this_block || warp_of(cell.reader) == several_blocks)) {
       reader = with_warp(now, several_blocks);
