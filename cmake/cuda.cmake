@@ -43,7 +43,6 @@ elseif(QUIPU_CUDA STREQUAL "EMULATE")
   endif()
   target_include_directories(quipu_emulator PRIVATE cuda/emulator/include)
   target_link_libraries(quipu_emulator PRIVATE Boost::context Eigen3::Eigen Threads::Threads)
-  set_target_properties(quipu_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endif()
 
 set(quipu_cuda_kernels "")
@@ -63,6 +62,8 @@ function(quipu_use_cuda target)
     set_source_files_properties(${sources} PROPERTIES COMPILE_DEFINITIONS QUIPU_EMULATE
                                                       INCLUDE_DIRECTORIES ${QUIPU_EMULATOR_INCLUDE})
     target_link_libraries(${target} PRIVATE Boost::context)
+    target_include_directories(${target} INTERFACE  # for host files of a user that call the runtime
+                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/quipu/cuda/emulator/include>)
   else()
     target_link_libraries(${target} PRIVATE CUDA::cudart_static CUDA::cublas)
   endif()
@@ -73,6 +74,11 @@ endfunction()
 if(NOT QUIPU_CUDA STREQUAL "OFF")
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/quipu)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/cuda ${PROJECT_BINARY_DIR}/include/quipu/cuda SYMBOLIC)
+  install(FILES cuda/launch.h cuda/ptx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quipu/cuda)
+  install(FILES cmake/kernels.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quipu)
+endif()
+if(QUIPU_CUDA STREQUAL "EMULATE")
+  install(DIRECTORY cuda/emulator DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quipu/cuda FILES_MATCHING PATTERN "*.h")
 endif()
 
 # quipu_check_sass(NAME TARGET SOURCES...): a test that holds the machine code of the target's kernels against the

@@ -10,8 +10,9 @@ namespace quipu::emulator {
 namespace {
 
 bool same_place(Site a, Site b) {
-  return a.line() == b.line() && a.column() == b.column() &&
-         std::strcmp(a.file_name(), b.file_name()) == 0;
+  const bool same_file = a.file_name() == b.file_name() ||  // the usual case, without a look inside
+                         std::strcmp(a.file_name(), b.file_name()) == 0;
+  return a.line() == b.line() && a.column() == b.column() && same_file;
 }
 
 std::string at_line(Site at) {

@@ -106,9 +106,13 @@ class Multiprocessor {
   std::uint32_t bit() const { return 1u << lane_; }
   std::uint64_t random();
 
-  // schedule.cpp
+  // block.cpp
   void begin(const Launch& launch, bool watched);
   bool run_block(uint3 index);
+  void end_thread();
+  void report_deadlock();
+
+  // schedule.cpp
   void renew_fibers();
   static void fiber_entry(boost::context::detail::transfer_t from);
   [[noreturn]] void fiber_main();
@@ -119,8 +123,6 @@ class Multiprocessor {
   void yield();
   void preempt();
   void make_ready(int warp, std::uint32_t lanes);
-  void end_thread();
-  void report_deadlock();
 
   // collective.cpp
   void release_barrier();

@@ -57,10 +57,9 @@ void atomic_updates(unsigned* words, float* number, double* wide, cudaStream_t s
 /// Copies 32 x 32 floats column by column: everything about it is slow.
 void copy_columns(const float* in, float* out, int pitch, cudaStream_t stream);
 
-/// A kernel with one mistake: what has to be reported, and where it is.
+/// A kernel with one mistake: what has to be reported at a line with an arrow.
 struct Fault {
   std::string name, kind;
-  unsigned line;
   void (*run)(int* device, cudaStream_t stream);
 };
 /// `device` has 1024 ints that are 0.
