@@ -4,7 +4,7 @@
 find_program(QUIPU_NVCC nvcc HINTS /usr/local/cuda/bin)
 mark_as_advanced(QUIPU_NVCC)
 set(quipu_cuda_default OFF)
-if(QUIPU_NVCC AND EXISTS /proc/driver/nvidia/version)
+if(QUIPU_NVCC AND (EXISTS /proc/driver/nvidia/version OR EXISTS /usr/lib/wsl/lib/libcuda.so))
   set(quipu_cuda_default ON)
 endif()
 set(QUIPU_CUDA ${quipu_cuda_default} CACHE STRING "CUDA kernels: ON (nvcc), EMULATE (host compiler) or OFF")

@@ -35,7 +35,30 @@ void Multiprocessor::access(std::uintptr_t address, std::size_t bytes, Access ac
   watch(place, address, bytes, access, code);
   ++counting.launch.accesses;
   if (counting_) count(place, address, bytes, access, code);
-  if (preempt_ != 0 && random() % preempt_ == 0) preempt();
+  notice_spinning(address, code);
+  if (preempt_ != 0 && random() % preempt_ == 0) {
+    step_back(static_cast<int>(random() % 32), static_cast<int>(random() % 32));
+  }
+}
+
+/// A thread that looks at one word again and again waits for another one: it lets others run, and
+/// is given up if that does not help.
+void Multiprocessor::notice_spinning(std::uintptr_t address, std::uintptr_t code) {
+  constexpr unsigned patience = 200, end_of_patience = 200 * patience;
+  Lane& mine = lane();
+  if (address != mine.last_address || code != mine.last_code) [[likely]] {
+    mine.last_address = address;
+    mine.last_code = code;
+    mine.repeats = 0;
+    return;
+  }
+  if (++mine.repeats % patience != 0) return;
+  if (mine.repeats == end_of_patience) {
+    fault("deadlock", code,
+          "waits for a word that nobody changes; blocks run one after another, so no other block "
+          "can");
+  }
+  step_back((warp_ + 1) % 32, (lane_ + 1) % 32);  // everybody gets a turn
 }
 
 /// Where the shadow of an address is; false for what is nobody's business. Comes back only if the

@@ -97,6 +97,7 @@ bool Multiprocessor::run_block(uint3 index) {
       Lane& lane = warp.lanes[static_cast<std::size_t>(l)];
       lane.fiber = -1;
       lane.fenced = 0;
+      lane.last_address = 0;
       lane.index = unflatten(static_cast<std::uint64_t>(32 * w + l), launch_->block);
     }
     make_ready(w, warp.exists);

@@ -42,6 +42,8 @@ struct Lane {
   std::uint64_t input = 0, output = 0;  // of the collective it waits in
   unsigned argument = 0, width = 0;
   Stamp fenced = 0;  // at its last __threadfence
+  std::uintptr_t last_address = 0, last_code = 0;
+  unsigned repeats = 0;  // of that access, with no other in between
   std::vector<AsyncCopy> copies;
   std::vector<std::size_t> copy_groups;  // number of copies at each commit
 };
@@ -121,7 +123,7 @@ class Multiprocessor {
   bool pick();
   void enter();
   void yield();
-  void preempt();
+  void step_back(int first_warp, int first_lane);
   void make_ready(int warp, std::uint32_t lanes);
 
   // collective.cpp
@@ -139,6 +141,7 @@ class Multiprocessor {
             Place& place);
   bool find_shared_array(std::uintptr_t address, std::size_t bytes, std::uintptr_t code,
                          Place& place);
+  void notice_spinning(std::uintptr_t address, std::uintptr_t code);
   void count(const Place& place, std::uintptr_t address, std::size_t bytes, Access access,
              std::uintptr_t code);
   void watch(const Place& place, std::uintptr_t address, std::size_t bytes, Access access,

@@ -187,14 +187,14 @@ void Multiprocessor::yield() {
   }
 }
 
-/// The running lane steps back for a lane of any warp.
-void Multiprocessor::preempt() {
+/// The running lane lets another one run: the first that is ready from a warp and a lane on.
+void Multiprocessor::step_back(int first_warp, int first_lane) {
   make_ready(warp_, bit());
   const int old_warp = warp_, old_lane = lane_;
   Context& mine = fibers_[static_cast<std::size_t>(lane().fiber)];
-  const int start = static_cast<int>(random() & 31);
-  warp_ = (std::countr_zero(std::rotr(ready_warps_, start)) + start) & 31;
-  rotation_ = random() & 31;
+  warp_ = (std::countr_zero(std::rotr(ready_warps_, first_warp)) + first_warp) & 31;
+  rotation_ = static_cast<unsigned>(first_lane);
+  downwards_ = false;
   pick();
   if (warp_ == old_warp && lane_ == old_lane) return enter();
   take_fiber(lane());

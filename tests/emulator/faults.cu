@@ -192,6 +192,11 @@ __global__ void copy_misaligned(int* p) {
   ptx::copy_wait<0>();
 }
 
+__global__ void spins_for_ever(int* p) {
+  while (atomicAdd(p, 0) != static_cast<int>(gridDim.x)) {  // <-
+  }
+}
+
 __global__ void trapped(int* p) {
   if (p[threadIdx.x] == 0) __trap();  // <-
 }
@@ -242,6 +247,7 @@ const std::vector<Fault>& faults() {
       ENTRY(copy_without_barrier, 1, 64, "race"),
       ENTRY(copy_never_awaited, 1, 64, "unfinished copy"),
       ENTRY(copy_misaligned, 1, 64, "misaligned access"),
+      ENTRY(spins_for_ever, 1, 64, "deadlock"),
       ENTRY(trapped, 1, 64, "trap"),
   };
   return all;

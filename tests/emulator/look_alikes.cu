@@ -59,6 +59,15 @@ __global__ void halves_then_words(int* p) {
   if (blockIdx.x == 0) p[threadIdx.x] = s[63 - threadIdx.x];
 }
 
+__global__ void spins_for_another_warp(int* p) {
+  if (threadIdx.x == 0) {
+    while (atomicAdd(p, 0) != static_cast<int>(blockDim.x) - 1) {
+    }
+  } else {
+    atomicAdd(p, 1);
+  }
+}
+
 __global__ void whole_warps_leave(int* p) {
   if (threadIdx.x >= 32) return;
   const int v = __shfl_sync(everyone, static_cast<int>(threadIdx.x), 3);
@@ -90,11 +99,11 @@ Fault entry(const char* name) {
 
 const std::vector<Fault>& look_alikes() {
   static const std::vector<Fault> all{
-      ENTRY(with_syncwarp, 1, 64),       ENTRY(read_then_owner_writes, 1, 64),
-      ENTRY(atomics_meet, 4, 64),        ENTRY(masks_of_two_halves, 2, 64),
-      ENTRY(bytes_of_neighbours, 3, 37), ENTRY(halves_then_words, 2, 64),
-      ENTRY(whole_warps_leave, 2, 96),   ENTRY(constants_are_read, 2, 32),
-      ENTRY(reads_shared_by_all, 4, 64),
+      ENTRY(with_syncwarp, 1, 64),          ENTRY(read_then_owner_writes, 1, 64),
+      ENTRY(atomics_meet, 4, 64),           ENTRY(masks_of_two_halves, 2, 64),
+      ENTRY(bytes_of_neighbours, 3, 37),    ENTRY(halves_then_words, 2, 64),
+      ENTRY(spins_for_another_warp, 1, 64), ENTRY(whole_warps_leave, 2, 96),
+      ENTRY(constants_are_read, 2, 32),     ENTRY(reads_shared_by_all, 4, 64),
   };
   return all;
 }
