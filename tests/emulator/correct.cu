@@ -1,7 +1,9 @@
 // Correct kernels of different shapes: warps, atomics, the last block, bytes.
 //
 // sass softmax_rows_kernel: need LDG.E.64 STG.E.64 SHFL.BFLY; forbid STL LDL LD.E ST.E; registers
-// 32 sass axpy_kernel: need LDG.E.128 STG.E.128; forbid STL LDL LD.E ST.E; registers 32; shared 0
+// 32
+//
+// sass axpy_kernel: need LDG.E.128 STG.E.128; forbid STL LDL LD.E ST.E; registers 32; shared 0
 #include "kernels.h"
 
 namespace quipu::testing {

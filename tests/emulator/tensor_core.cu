@@ -1,8 +1,11 @@
 // Tensor cores through ptx.h.
 //
 // sass gemm_bf16_kernel: need HMMA.16816.F32.BF16 LDSM.16.MT88.4 LDSM.16.M88.4 LDGSTS.E.BYPASS.128
-// STG.E.64; forbid STL LDL LD.E ST.E; registers 96; shared 19000 sass one_mma_f16_kernel: need
-// HMMA.16816.F32 sass one_mma_tf32_kernel: need HMMA.1688.F32.TF32
+// STG.E.64; forbid STL LDL LD.E ST.E; registers 96; shared 18432
+//
+// sass one_mma_f16_kernel: need HMMA.16816.F32
+//
+// sass one_mma_tf32_kernel: need HMMA.1688.F32.TF32
 #include "kernels.h"
 #include "quipu/cuda/ptx.h"
 

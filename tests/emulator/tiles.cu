@@ -1,8 +1,10 @@
 // Products of tiles through shared memory, with and without asynchronous copies.
 //
 // sass multiply_tiles_kernel<.*0>: need LDS.128 STG.E.128 BAR.SYNC; forbid STL LDL LD.E ST.E;
-// registers 64; shared 17000 sass multiply_stages_kernel<.*0>: need LDS.128 STG.E.128
-// LDGSTS.E.BYPASS.128; forbid STL LDL; registers 80
+// registers 64; shared 16384
+//
+// sass multiply_stages_kernel<.*0>: need LDS.128 STG.E.128 LDGSTS.E.BYPASS.128; forbid STL LDL;
+// registers 80
 #include "kernels.h"
 #include "quipu/cuda/ptx.h"
 
