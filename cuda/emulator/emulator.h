@@ -1,0 +1,104 @@
+#pragma once
+// The emulator as a test or a program sees it: what it was told, what it found, what it counted.
+// Kernels need nothing of this; they include cuda/launch.h.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace quipu::emulator {
+
+/// Read when a launch begins; change them between launches only. Each is also an environment
+/// variable, read once: QUIPU_EMULATOR_SEED=7 and so on.
+struct Settings {
+  /// Order of blocks, warps, lanes and streams, and when asynchronous copies happen. 0: ascending
+  /// order, and every launch runs where it is called.
+  std::uint64_t seed = 1;
+  /// Races, bounds, uninitialised reads, alignment. Without it nothing is looked at.
+  bool check = true;
+  /// Sectors, bank conflicts, unique bytes.
+  bool count = true;
+  /// Above 0: threads also change places at one in so many memory accesses.
+  unsigned preempt = 0;
+  /// OS threads that share the blocks of a launch. Checking and counting need one.
+  unsigned threads = 1;
+  /// Reports go to stderr as they arise, and a program that ends with reports nobody cleared fails.
+  bool print = true;
+  /// What cudaMemGetInfo tells, and where cudaMalloc fails.
+  std::size_t device_bytes = std::size_t{8} << 30;
+};
+Settings& settings();
+
+/// One mistake of a kernel or of its caller. A place is reported once, whatever the number of
+/// threads that pass there.
+struct Report {
+  std::string kind;  // "race", "out of bounds", ...
+  std::string file;  // empty where no debug information tells
+  unsigned line = 0;
+  std::string kernel;  // empty for mistakes of the host
+  std::string text;    // block, thread, what, with whom
+  /// "file:line: error: [kind] text (kernel)"
+  std::string message() const;
+};
+/// What was found since the last clear_reports(). Waits for everything that was launched.
+std::vector<Report> reports();
+void clear_reports();
+/// All messages, one a line.
+std::string report_text();
+
+/// Accesses of warps: the lanes that meet at one instruction make one request.
+struct Traffic {
+  std::uint64_t requests = 0, lanes = 0, bytes = 0;
+  std::uint64_t units =
+      0;  // 32-byte sectors of device memory; passes over the banks of shared memory
+  std::uint64_t ideal = 0;  // the fewest units that these bytes could take
+  double efficiency() const { return units == 0 ? 1.0 : double(ideal) / double(units); }
+  Traffic& operator+=(const Traffic& other);
+};
+struct Counters {
+  Traffic load, store, atomic;        // device memory
+  Traffic shared_load, shared_store;  // shared memory, atomics there included
+  /// Sectors touched at least once in a launch, summed over launches: the traffic that no cache
+  /// could avoid. cuBLAS calls count with operands and result once.
+  std::uint64_t unique_read_bytes = 0, unique_written_bytes = 0;
+  std::uint64_t mma_flops = 0;
+  std::uint64_t launches = 0, blocks = 0, barriers = 0, collectives = 0, switches = 0, accesses = 0;
+  Counters& operator+=(const Counters& other);
+};
+/// Sum since the last clear_counters(). Waits for everything that was launched.
+Counters counters();
+void clear_counters();
+
+/// One launch: what ran, how it was cut, what it counted.
+struct LaunchRecord {
+  std::string kernel;
+  unsigned grid[3] = {}, block[3] = {};
+  std::size_t shared_bytes = 0;
+  Counters counters;
+};
+/// Launches since the last clear_counters(), in the order in which they ran.
+std::vector<LaunchRecord> launches();
+
+/// The traffic of one source line.
+struct LineTraffic {
+  std::string file;
+  unsigned line = 0;
+  bool shared = false;
+  std::string kind;         // "load", "store", "atomic"
+  unsigned lane_bytes = 0;  // of one lane
+  Traffic traffic;
+};
+std::vector<LineTraffic> lines();
+/// The same as a table.
+std::string profile();
+
+/// Tells that `bytes` at `block`, inside a cudaMalloc allocation, are a block of their own: an
+/// access that leaves it is out of bounds, and its contents count as never written. For allocators
+/// that carve one allocation into many blocks. Block and bytes are multiples of 512; what lies
+/// beyond `requested` is out of bounds. Takes effect in the order of the stream (a cudaStream_t).
+struct Stream;
+void declare_block(void* block, std::size_t bytes, std::size_t requested, Stream* stream);
+/// The block is free: an access by what comes later on the stream is use after free.
+void retire_block(void* block, Stream* stream);
+
+}  // namespace quipu::emulator

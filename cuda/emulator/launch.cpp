@@ -1,0 +1,176 @@
+// From a launch on the host to blocks that run, and the functions of device.h that kernels call.
+#include <atomic>
+#include <condition_variable>
+#include <thread>
+
+#include "emulator.h"
+#include "memory.h"
+#include "multiprocessor.h"
+#include "report.h"
+#include "runtime.h"
+#include "stream.h"
+#include "symbols.h"
+
+namespace quipu::emulator {
+namespace {
+
+/// OS threads that stay, for launches that nobody watches. The one who calls works too.
+class Pool {
+ public:
+  explicit Pool(unsigned helpers) {
+    for (unsigned i = 0; i < helpers; ++i) {
+      threads_.emplace_back([this, i] { serve(i + 1); });
+    }
+  }
+  ~Pool() {
+    {
+      const std::lock_guard guard(lock_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  /// Runs part(0), part(1), ... at the same time.
+  void run(std::function<void(unsigned)> part) {
+    {
+      const std::lock_guard guard(lock_);
+      part_ = std::move(part);
+      busy_ = static_cast<unsigned>(threads_.size());
+      ++round_;
+    }
+    wake_.notify_all();
+    part_(0);
+    std::unique_lock guard(lock_);
+    idle_.wait(guard, [&] { return busy_ == 0; });
+  }
+  unsigned size() const { return static_cast<unsigned>(threads_.size()) + 1; }
+
+ private:
+  void serve(unsigned number) {
+    unsigned seen = 0;
+    for (;;) {
+      std::unique_lock guard(lock_);
+      wake_.wait(guard, [&] { return stop_ || round_ != seen; });
+      if (stop_) return;
+      seen = round_;
+      guard.unlock();
+      part_(number);
+      guard.lock();
+      if (--busy_ == 0) idle_.notify_one();
+    }
+  }
+
+  std::mutex lock_;
+  std::condition_variable wake_, idle_;
+  std::function<void(unsigned)> part_;
+  unsigned round_ = 0, busy_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+bool run_in_parallel(const Launch& launch, unsigned threads) {
+  static Pool pool(threads - 1);
+  std::atomic<bool> well = true;
+  const std::uint64_t blocks = launch.blocks(), parts = pool.size();
+  pool.run([&](unsigned i) {
+    if (!this_multiprocessor().run_unwatched(launch, blocks * i / parts,
+                                             blocks * (i + 1) / parts)) {
+      well = false;
+    }
+  });
+  return well;
+}
+
+void run_launch(const Launch& launch, std::uint64_t oldest_unordered) {
+  const Settings& s = settings();
+  const bool alone = s.check || s.count || s.threads <= 1 || launch.blocks() < s.threads;
+  Multiprocessor& mine = this_multiprocessor();
+  if (!(alone ? mine.run(launch, oldest_unordered) : run_in_parallel(launch, s.threads))) {
+    set_error(cudaErrorLaunchFailure);
+  }
+  if (!s.count) return;
+  LaunchRecord record;
+  record.kernel = kernel_name(launch.call->kernel);
+  const dim3 sizes[] = {launch.grid, launch.block};
+  for (unsigned i = 0; i < 2; ++i) {
+    unsigned* to = i == 0 ? record.grid : record.block;
+    to[0] = sizes[i].x, to[1] = sizes[i].y, to[2] = sizes[i].z;
+  }
+  record.shared_bytes = launch.shared_bytes;
+  record.counters = mine.counting.launch;
+  add_launch(std::move(record));
+}
+
+std::string invalid_launch(const Launch& launch) {
+  const dim3 g = launch.grid, b = launch.block;
+  if (g.x == 0 || g.y == 0 || g.z == 0) return "the grid has no blocks";
+  if (g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535)
+    return "the grid is larger than 2^31-1 x 65535 x 65535";
+  const std::uint64_t threads = std::uint64_t{b.x} * b.y * b.z;
+  if (threads == 0 || threads > 1024 || b.z > 64) {
+    return "a block of " + std::to_string(threads) + " threads: 1 to 1024 are possible";
+  }
+  if (launch.shared_bytes > 227 * 1024) {
+    return std::to_string(launch.shared_bytes) + " bytes of dynamic shared memory: 232448 at most";
+  }
+  return "";
+}
+
+}  // namespace
+
+void enqueue(std::shared_ptr<const Call> call, dim3 grid, dim3 block, std::size_t shared_bytes,
+             Stream* stream) {
+  Launch launch{std::move(call), grid, block, shared_bytes};
+  const std::string mistake = invalid_launch(launch);
+  if (!mistake.empty()) {
+    report_host("invalid launch", kernel_name(launch.call->kernel) + ": " + mistake);
+    return set_error(cudaErrorInvalidConfiguration);
+  }
+  submit(stream, [launch = std::move(launch)](std::uint64_t, std::uint64_t oldest) {
+    run_launch(launch, oldest);
+  });
+}
+
+void* dynamic_shared() {
+  return running->dynamic_shared();
+}
+
+int barrier(bool predicate, Site at) {
+  return running->barrier(predicate, at);
+}
+
+std::uint64_t collective(Collective what, unsigned mask, std::uint64_t input, unsigned argument,
+                         unsigned width, Site at, CollectiveFunction function) {
+  return running->collective(what, mask, input, argument, width, at, function);
+}
+
+unsigned active_lanes() {
+  return running->active_lanes();
+}
+
+void fence() {
+  running->fence();
+}
+
+void copy_async(void* shared, const void* global, std::size_t bytes, std::size_t zeros) {
+  running->copy_async(shared, global, bytes, zeros,
+                      reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)));
+}
+
+void copy_commit() {
+  running->copy_commit();
+}
+
+void copy_wait(std::size_t groups_left) {
+  running->copy_wait(groups_left);
+}
+
+void trap(Site at) {
+  report("trap", at, "calls __trap()");
+  running->abandon();
+}
+
+}  // namespace quipu::emulator

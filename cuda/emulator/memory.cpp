@@ -1,0 +1,138 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "emulator.h"
+#include "stream.h"
+
+namespace quipu::emulator {
+namespace {
+
+void* reserve(std::size_t bytes, int protection) {
+  void* at = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) {
+    std::perror("emulator: cannot reserve addresses for device memory");
+    throw std::bad_alloc();
+  }
+  return at;
+}
+
+constexpr std::size_t round_up(std::size_t n, std::size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+DeviceMemory& device_memory() {
+  static DeviceMemory* memory = new DeviceMemory;  // never destroyed, as a device is not
+  return *memory;
+}
+
+DeviceMemory::DeviceMemory()
+    : base_(reinterpret_cast<std::uintptr_t>(reserve(span, PROT_NONE))),
+      owner_(static_cast<std::uint32_t*>(reserve(span / unit * 4, PROT_READ | PROT_WRITE))),
+      touched_(static_cast<std::uint32_t*>(reserve(span / sector * 4, PROT_READ | PROT_WRITE))),
+      shadow_(span, false) {}
+
+std::string DeviceMemory::describe(std::size_t offset, std::size_t bytes, const char* what) const {
+  const Block& block = block_at(offset);
+  std::string text = std::string(what) + " of " + std::to_string(bytes) + " bytes ";
+  if (block.bytes == 0 && block.offset == 0) return text + "outside every device allocation";
+  const auto at = static_cast<std::ptrdiff_t>(offset) - static_cast<std::ptrdiff_t>(block.offset);
+  return text + "at offset " + std::to_string(at) + " of a " + (block.live ? "" : "freed ") +
+         "device allocation of " + std::to_string(block.bytes) + " bytes";
+}
+
+bool DeviceMemory::find_room(std::size_t bytes, Room& room) {
+  if (top_ + bytes <= span) {
+    room = {top_, bytes};
+    top_ += bytes;
+    return true;
+  }
+  const auto fits = std::find_if(freed_.begin(), freed_.end(),
+                                 [&](const Room& freed) { return freed.bytes >= bytes; });
+  if (fits == freed_.end()) return false;
+  room = *fits;
+  freed_.erase(fits);
+  return true;
+}
+
+void DeviceMemory::own(std::size_t offset, std::size_t bytes, std::uint32_t block) {
+  std::fill_n(owner_ + offset / unit, round_up(bytes, unit) / unit, block);
+}
+
+void* DeviceMemory::allocate(std::size_t bytes) {
+  if (used_ + bytes > settings().device_bytes) return nullptr;
+  const std::size_t pages = round_up(std::max<std::size_t>(bytes, 1), page);
+  Room room{};
+  if (!find_room(pages + 2 * page, room)) return nullptr;
+  const std::size_t offset = room.offset + page;
+  void* pointer = reinterpret_cast<void*>(base_ + offset);
+  if (mprotect(pointer, pages, PROT_READ | PROT_WRITE) != 0) return nullptr;
+  std::memset(pointer, 0xff, bytes);  // NaN, in case nobody checks
+  const auto number = static_cast<std::uint32_t>(blocks_.size());
+  blocks_.push_back({offset, bytes, true});
+  rooms_.push_back(room);
+  own(room.offset, room.bytes, number);  // the gaps too: an overrun names its allocation
+  used_ += bytes;
+  return pointer;
+}
+
+bool DeviceMemory::release(void* pointer) {
+  const std::size_t offset = offset_of(reinterpret_cast<std::uintptr_t>(pointer));
+  if (offset >= span) return false;
+  // Carved blocks go with the allocation that they were carved from.
+  std::uint32_t number = owner_[offset / unit];
+  while (number > 0 && (blocks_[number].offset != offset || rooms_[number].bytes == 0)) --number;
+  if (number == 0 || !blocks_[number].live) return false;
+  const Room room = rooms_[number];
+  blocks_[number].live = false;
+  used_ -= blocks_[number].bytes;
+  own(room.offset, room.bytes, number);
+  const std::size_t pages = room.bytes - 2 * page;
+  madvise(pointer, pages, MADV_DONTNEED);
+  mprotect(pointer, pages, PROT_NONE);
+  shadow_.forget(offset, pages);
+  freed_.push_back(room);
+  return true;
+}
+
+void DeviceMemory::declare(void* pointer, std::size_t bytes, std::size_t requested) {
+  const std::size_t offset = offset_of(reinterpret_cast<std::uintptr_t>(pointer));
+  if (offset >= span) return;
+  const auto number = static_cast<std::uint32_t>(blocks_.size());
+  blocks_.push_back({offset, requested, true});
+  rooms_.push_back({});
+  own(offset, bytes, number);
+  shadow_.set(offset, bytes, 0);
+}
+
+void DeviceMemory::retire(void* pointer) {
+  const std::size_t offset = offset_of(reinterpret_cast<std::uintptr_t>(pointer));
+  if (offset >= span) return;
+  blocks_[owner_[offset / unit]].live = false;
+}
+
+bool DeviceMemory::first_touch(std::size_t offset, std::uint32_t launch, bool write) {
+  std::uint32_t& seen = touched_[offset / sector];
+  const std::uint32_t flag = write ? 2 : 1;
+  if (seen / 4 != launch) seen = launch * 4;
+  const bool first = (seen & flag) == 0;
+  seen |= flag;
+  return first;
+}
+
+void declare_block(void* block, std::size_t bytes, std::size_t requested, Stream* stream) {
+  submit_note(stream, [=] { device_memory().declare(block, bytes, requested); });
+}
+
+void retire_block(void* block, Stream* stream) {
+  submit_note(stream, [=] { device_memory().retire(block); });
+}
+
+}  // namespace quipu::emulator
