@@ -2,6 +2,10 @@
 // off together, taking chunks from one atomic counter. The caller waits for chunks, not for tasks:
 // a task that wakes up too late finds nothing to do, so a call costs no more than the chunks it
 // runs. Jobs are counted references for that reason.
+//
+// Waking a thread takes longer than many an operator runs. So a worker that is awake has a seat
+// where the next job can be left, and stays awake for a moment when it has nothing to do: in a
+// training loop the next operator comes within microseconds.
 #define EIGEN_USE_THREADS
 #include "quipu/core/parallel.h"
 
@@ -10,9 +14,11 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unsupported/Eigen/CXX11/ThreadPool>
@@ -27,10 +33,11 @@ constexpr int max_threads = 1024;
 
 // Plain globals without destructors: statics of the user's may still run operators while the
 // program ends.
-constinit std::mutex pool_mutex;                          // guards building and ending the pool
-constinit std::atomic<Eigen::ThreadPool*> pool{nullptr};  // threads - 1 workers, built at first use
-constinit std::atomic<int> threads{0};                    // 0: not known yet
-constinit bool ended = false;                             // the program is ending, run inline
+constinit std::mutex pool_mutex;  // guards building and ending the pool
+class Workers;
+constinit std::atomic<Workers*> pool{nullptr};  // threads - 1 of them, built at first use
+constinit std::atomic<int> threads{0};          // 0: not known yet
+constinit bool ended = false;                   // the program is ending, run inline
 constinit thread_local bool inside_parallel_for = false;
 
 int count_cores() {
@@ -52,28 +59,6 @@ int count_default_threads() {
         "QUIPU_NUM_THREADS is \"", text, "\", but must be a whole number from 0 (all cores) to ",
         max_threads);
   return wanted == 0 ? count_cores() : wanted;
-}
-
-// The caller holds pool_mutex.
-void end_pool() {
-  delete pool.exchange(nullptr);
-}
-
-// Null when the program is ending.
-Eigen::ThreadPool* running_pool() {
-  if (Eigen::ThreadPool* running = pool.load(std::memory_order_acquire)) return running;
-  // Joins the workers when the program ends; statics that are older than the pool then run inline.
-  static struct AtExit {
-    ~AtExit() {
-      std::lock_guard lock(pool_mutex);
-      ended = true;
-      end_pool();
-    }
-  } at_exit;
-  std::lock_guard lock(pool_mutex);
-  if (ended || num_threads() == 1) return nullptr;
-  if (pool.load() == nullptr) pool.store(new Eigen::ThreadPool(num_threads() - 1));
-  return pool.load();
 }
 
 void pause_briefly() {
@@ -130,8 +115,8 @@ class Job {
   }
 
   void wait() {
-    // Chunks are short, and waking up costs more than a few microseconds of looking.
-    for (int i = 0; i < 500 && finished_.load(std::memory_order_acquire) != chunks_; ++i)
+    // Chunks are short, and waking up costs more than some microseconds of looking.
+    for (int i = 0; i < 2000 && finished_.load(std::memory_order_acquire) != chunks_; ++i)
       pause_briefly();
     for (std::int64_t now; (now = finished_.load(std::memory_order_acquire)) != chunks_;)
       finished_.wait(now, std::memory_order_acquire);
@@ -176,6 +161,96 @@ class Job {
   alignas(64) std::atomic<std::int64_t> finished_{0};
 };
 
+class Workers {
+ public:
+  explicit Workers(int count)
+      : seats_(std::make_unique<Seat[]>(static_cast<std::size_t>(count))), threads_(count) {}
+
+  int count() const { return threads_.NumThreads(); }
+
+  /// Hands a job to `wanted` workers, at most count(): first to those that have nothing to do. One
+  /// that has not even begun with what was left for it before is behind, and gets this one instead.
+  void hand_out(Job* job, int wanted) {
+    for (int i = 0; i < count() && wanted > 0; ++i) {
+      Job* found = open;
+      wanted -= seat(i).compare_exchange_strong(found, job, std::memory_order_acq_rel);
+    }
+    for (int i = 0; i < count() && wanted > 0; ++i) wanted -= leave(job, i);
+  }
+
+ private:
+  struct alignas(64) Seat {
+    std::atomic<Job*> job{nullptr};  // null: asleep
+  };
+  inline static Job* const open = reinterpret_cast<Job*>(alignof(Job));  // awake, and no job yet
+
+  std::atomic<Job*>& seat(int i) { return seats_[static_cast<std::size_t>(i)].job; }
+
+  /// Leaves a job at a seat, in place of what may be there, unless it is this one.
+  bool leave(Job* job, int i) {
+    Job* found = seat(i).load(std::memory_order_relaxed);
+    do {
+      if (found == job) return false;
+    } while (!seat(i).compare_exchange_weak(found, job, std::memory_order_acq_rel));
+    if (found == nullptr) {
+      threads_.Schedule([this, i] { work(seat(i)); });
+    } else if (found != open) {
+      found->release();
+    }
+    return true;
+  }
+
+  static void work(std::atomic<Job*>& mine) {
+    Job* job = mine.exchange(open, std::memory_order_acq_rel);
+    while (job != nullptr) {
+      job->work_for_caller();
+      job = next(mine);
+    }
+  }
+
+  /// What is left at the seat, if something comes soon; else null, and the seat says so.
+  static Job* next(std::atomic<Job*>& mine) {
+    const auto end = std::chrono::steady_clock::now() + stays_awake;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (mine.load(std::memory_order_relaxed) != open) {
+          return mine.exchange(open, std::memory_order_acq_rel);
+        }
+        pause_briefly();
+      }
+    } while (std::chrono::steady_clock::now() < end);
+    Job* found = open;
+    if (mine.compare_exchange_strong(found, nullptr, std::memory_order_acq_rel)) return nullptr;
+    return mine.exchange(open, std::memory_order_acq_rel);
+  }
+
+  static constexpr std::chrono::microseconds stays_awake{200};
+  std::unique_ptr<Seat[]> seats_;
+  Eigen::ThreadPool threads_;
+};
+
+// The caller holds pool_mutex.
+void end_pool() {
+  delete pool.exchange(nullptr);
+}
+
+// Null when the program is ending.
+Workers* running_pool() {
+  if (Workers* running = pool.load(std::memory_order_acquire)) return running;
+  // Joins the workers when the program ends; statics that are older than the pool then run inline.
+  static struct AtExit {
+    ~AtExit() {
+      std::lock_guard lock(pool_mutex);
+      ended = true;
+      end_pool();
+    }
+  } at_exit;
+  std::lock_guard lock(pool_mutex);
+  if (ended || num_threads() == 1) return nullptr;
+  if (pool.load() == nullptr) pool.store(new Workers(num_threads() - 1));
+  return pool.load();
+}
+
 void run_inline(std::int64_t n, std::int64_t grain, std::int64_t chunks, detail::ChunkFunction f) {
   for (std::int64_t i = 0; i < chunks; ++i) f(i * grain, i == chunks - 1 ? n : (i + 1) * grain);
 }
@@ -204,12 +279,12 @@ void detail::parallel_for(std::int64_t n, std::int64_t grain, ChunkFunction f) {
   grain = std::max<std::int64_t>(1, grain);
   const std::int64_t chunks = (n - 1) / grain + 1;
   const bool alone = chunks == 1 || inside_parallel_for || num_threads() == 1;
-  Eigen::ThreadPool* const workers = alone ? nullptr : running_pool();
+  Workers* const workers = alone ? nullptr : running_pool();
   if (workers == nullptr) return run_inline(n, grain, chunks, f);
 
-  const int tasks = static_cast<int>(std::min<std::int64_t>(workers->NumThreads(), chunks - 1));
+  const int tasks = static_cast<int>(std::min<std::int64_t>(workers->count(), chunks - 1));
   Job* const job = new Job(n, grain, chunks, f, tasks);
-  for (int i = 0; i < tasks; ++i) workers->Schedule([job] { job->work_for_caller(); });
+  workers->hand_out(job, tasks);
   job->work();
   job->wait();
   const std::exception_ptr exception = job->take_exception();

@@ -55,16 +55,17 @@ class Queries {
 template <class T>
 void forward_as(const View& q, const View& k, const View& v, const View& g, const View& kv,
                 const View& qkv, const View& o, const FlaoEncodings& encodings) {
-  const std::int64_t heads = q.size(1), d = q.size(3), e = v.size(3), size = kv.size(2) * e;
-  parallel_for(q.size(0) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t d = q.size(3), e = v.size(3), size = kv.size(2) * e;
+  const FlaoUnits units{q.size(0), q.size(1), (q.size(2) + k.size(2)) * size};
+  parallel_for(units.count(), units.grain(), [&](std::int64_t begin, std::int64_t end) {
     FlaoBench<T> bench;
     FlaoRows<T> q_rows(bench, q, encodings.q, d), k_rows(bench, k, encodings.k, d);
     FlaoRows<T> v_rows(bench, v, encodings.v, e), g_rows(bench, g, encodings.g, e);
     Queries<T> queries(bench, q_rows, g_rows, qkv, o);
     for (std::int64_t unit = begin; unit < end; ++unit) {
-      const std::int64_t b = unit / heads, h = unit % heads;
+      const std::int64_t b = units.entry(unit), h = units.head(unit);
       for (FlaoRows<T>* rows : {&q_rows, &k_rows, &v_rows, &g_rows}) rows->begin(b, h);
-      T* const product = kv.as<T>() + unit * size;
+      T* const product = kv.as<T>() + units.place(unit) * size;
       multiply_keys(bench, k_rows, v_rows, product);
       queries.run(b, h, product);
     }

@@ -145,15 +145,17 @@ void deliver_keys(FlaoBench<T>& bench, Stage stage, const Way<T>& k, const Way<T
 template <class T>
 void backward_as(const View& d_o, const FlaoSaved& saved, const View& d_kv, const FlaoGrads& grads,
                  const FlaoEncodings& encodings) {
-  const std::int64_t heads = d_o.size(1), e = d_o.size(3);
+  const std::int64_t e = d_o.size(3);
   const View& some_kv = saved.kv.defined ? saved.kv : d_kv;
   // Without either, only the gate is asked for, and q~ kv was kept.
   const std::int64_t width = some_kv.defined ? some_kv.size(2) : 0;
   const std::int64_t d = encodings.q.kind == LrpeKind::cosine ? width / 2 : width;
-  const auto part = [&](const View& v, std::int64_t unit) {
-    return v.defined ? v.as<T>() + unit * width * e : nullptr;
+  const auto part = [&](const View& v, std::int64_t place) {
+    return v.defined ? v.as<T>() + place * width * e : nullptr;
   };
-  parallel_for(d_o.size(0) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  const FlaoUnits units{d_o.size(0), d_o.size(1),
+                        4 * d_o.size(2) * std::max<std::int64_t>(width, 1) * e};
+  parallel_for(units.count(), units.grain(), [&](std::int64_t begin, std::int64_t end) {
     FlaoBench<T> bench;
     FlaoRows<T> q(bench, saved.q, encodings.q, d), k(bench, saved.k, encodings.k, d);
     FlaoRows<T> v(bench, saved.v, encodings.v, e), g(bench, saved.g, encodings.g, e);
@@ -164,13 +166,13 @@ void backward_as(const View& d_o, const FlaoSaved& saved, const View& d_kv, cons
                            : grads.v.wanted() ? grads.v.view.size(2)
                                               : 0;
     for (std::int64_t unit = begin; unit < end; ++unit) {
-      const std::int64_t b = unit / heads, h = unit % heads;
+      const std::int64_t b = units.entry(unit), h = units.head(unit), place = units.place(unit);
       for (FlaoRows<T>* rows : {&q, &k, &v, &g}) rows->begin(b, h);
-      if (saved.fill_kv) multiply_keys(bench, k, v, part(saved.kv, unit));
-      queries.run(b, h, part(saved.kv, unit), part(d_kv, unit));
+      if (saved.fill_kv) multiply_keys(bench, k, v, part(saved.kv, place));
+      queries.run(b, h, part(saved.kv, place), part(d_kv, place));
       if (m == 0) continue;
       for_each_stage(means, [&](Stage stage) {
-        deliver_keys(bench, stage, k_way, v_way, part(d_kv, unit), m);
+        deliver_keys(bench, stage, k_way, v_way, part(d_kv, place), m);
       });
     }
   });

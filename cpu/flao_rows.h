@@ -39,12 +39,33 @@ class FlaoBench {
   std::int64_t taken_ = 0;
 };
 
+/// Pieces of work: a batch entry and head each. Entries of a head follow each other, so that its
+/// turns serve them all; small ones go many at a time, by the shape alone.
+struct FlaoUnits {
+  std::int64_t batch, heads, work;  // multiplications of a unit
+
+  std::int64_t count() const { return batch * heads; }
+  std::int64_t grain() const {
+    constexpr std::int64_t worth_a_task = 1 << 19;
+    return std::clamp<std::int64_t>(worth_a_task / (work + 1), 1,
+                                    std::max<std::int64_t>(1, count() / 16));
+  }
+  std::int64_t entry(std::int64_t unit) const { return unit % batch; }
+  std::int64_t head(std::int64_t unit) const { return unit / batch; }
+  /// Where a tensor with one matrix for each batch entry and head has it.
+  std::int64_t place(std::int64_t unit) const { return entry(unit) * heads + head(unit); }
+};
+
 /// One of q, k, v, g; the values may be missing where only gradients go through.
 template <class T>
 class FlaoRows {
  public:
   FlaoRows(FlaoBench<T>& bench, const View& x, const RowEncoding& encoding, std::int64_t features)
       : bench_(bench), x_(x), encoding_(encoding), encoder_(encoding, features) {
+    if (encoding.kind != LrpeKind::none && x.defined) {
+      const std::int64_t turns = 2 * tokens() * encoder_.angles();
+      if (turns <= most_kept) kept_ = bench.take(turns);
+    }
     if (!has_columns()) return;
     T* const columns = bench.take(3 * features);
     state_ = {columns, columns + features, columns + 2 * features};
@@ -60,6 +81,7 @@ class FlaoRows {
 
   /// Goes to a batch entry and head.
   void begin(std::int64_t b, std::int64_t h) {
+    if (kept_ && h != h_) keep_turns(h);
     b_ = b;
     h_ = h;
     if (has_columns() && x_.defined) find_columns();
@@ -78,7 +100,7 @@ class FlaoRows {
       }
       find_turns_of(first + i);
       const T* y = activated(first + i, bench_.spare);
-      encoder_.encode(y, bench_.cos, bench_.sin, out);
+      encoder_.encode(y, cos_, sin_, out);
     }
     return {tile, dtype_of<T>, n, width(), width(), 1};
   }
@@ -133,15 +155,33 @@ class FlaoRows {
     return read_row(bench_.x, x_, offset(x_, token), x_.stride(3), encoder_.features());
   }
 
+  /// Sets cos_ and sin_.
   void find_turns_of(std::int64_t token) {
-    encoder_.find_angles(h_, token, bench_.x);
-    find_turns(bench_.x, bench_.cos, bench_.sin, encoder_.angles());
+    const std::int64_t n = encoder_.angles();
+    if (kept_) {
+      cos_ = kept_ + 2 * token * n;
+      sin_ = cos_ + n;
+      return;
+    }
+    find_turns_of(h_, token, bench_.cos, bench_.sin);
+    cos_ = bench_.cos;
+    sin_ = bench_.sin;
+  }
+  void find_turns_of(std::int64_t head, std::int64_t token, T* cos, T* sin) {
+    encoder_.find_angles(head, token, bench_.x);
+    find_turns(bench_.x, cos, sin, encoder_.angles());
+  }
+  void keep_turns(std::int64_t head) {
+    const std::int64_t n = encoder_.angles();
+    for (std::int64_t t = 0; t < tokens(); ++t) {
+      find_turns_of(head, t, kept_ + 2 * t * n, kept_ + (2 * t + 1) * n);
+    }
   }
 
   void decode(std::int64_t token, T* row) {
     if (encoding_.kind == LrpeKind::none) return;
     find_turns_of(token);
-    encoder_.encode_back(row, bench_.cos, bench_.sin, row);
+    encoder_.encode_back(row, cos_, sin_, row);
   }
 
   /// What softmax over the sequence knows of the columns, the means being 0.
@@ -172,7 +212,10 @@ class FlaoRows {
   RowEncoder<T> encoder_;
   OnlineColumns<T> state_{};
   ColumnRow<T> columns_;
-  std::int64_t b_ = 0, h_ = 0;
+  static constexpr std::int64_t most_kept = Gemm<T>::max_tile / 8;
+  T* kept_ = nullptr;  // cos and sin of all tokens of a head
+  const T *cos_ = nullptr, *sin_ = nullptr;
+  std::int64_t b_ = 0, h_ = -1;
 };
 
 /// (d', e), dense.

@@ -9,86 +9,23 @@
 #include "gemm.h"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
-#include <utility>
 
 #include "gemm_slots.h"
 
 namespace quipu::on_cpu {
 namespace {
 
-// As many sums as registers allow, with room for a row of the panel.
-constexpr int panel_vectors = vector_bytes == 64 ? 4 : 2;
-constexpr int rows_at_once = 6;
-template <class T>
-constexpr int panel_width = (vector_bytes / static_cast<int>(sizeof(T))) * panel_vectors;
-
 /// How `a` was packed: row i, position p is at i * row_stride + p * depth_stride.
 template <class T>
 struct ByRows {
   static constexpr std::int64_t row_stride = Gemm<T>::a_stride, depth_stride = 1;
+  static constexpr std::int64_t b_stride(std::int64_t width) { return width; }
 };
 template <class T>
 struct ByColumns {
   static constexpr std::int64_t row_stride = 1, depth_stride = Gemm<T>::a_rows;
+  static constexpr std::int64_t b_stride(std::int64_t width) { return width; }
 };
-
-/// c (=|+=) a b for `rows` rows and `vectors` vectors of columns, all sums in registers. `b` is a
-/// panel of that width.
-template <class Slot, class Packing, int rows, int vectors>
-void multiply_in_registers(std::int64_t depth, const typename Slot::Type* a,
-                           const typename Slot::Type* b, typename Slot::Type* c,
-                           std::int64_t c_stride, bool add) {
-  using T = typename Slot::Type;
-  using Vector = typename Simd<T>::Vector;
-  constexpr int lanes = Simd<T>::lanes;
-  // c may be far away, and arrives while the sums are made.
-#pragma GCC unroll 6
-  for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) __builtin_prefetch(c + i * c_stride + v * lanes, 1);
-  }
-  Vector sums[rows][vectors] = {};
-  for (std::int64_t p = 0; p < depth; ++p) {
-    Vector row[vectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      row[v] = *reinterpret_cast<const Vector*>(b + (p * vectors + v) * lanes);
-    }
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; ++i) {
-      const T factor = a[i * Packing::row_stride + p * Packing::depth_stride];
-#pragma GCC unroll 4
-      for (int v = 0; v < vectors; ++v) Slot::add_product(sums[i][v], factor, row[v]);
-    }
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 4
-    for (int v = 0; v < vectors; ++v) {
-      auto* out = reinterpret_cast<typename Simd<T>::Loose*>(c + i * c_stride + v * lanes);
-      *out = add ? *out + sums[i][v] : sums[i][v];
-    }
-  }
-}
-
-template <class T>
-using InRegisters = void (*)(std::int64_t, const T*, const T*, T*, std::int64_t, bool);
-
-template <class Slot, class Packing, int... index>
-constexpr auto every_size(std::integer_sequence<int, index...>) {
-  return std::array{&multiply_in_registers<Slot, Packing, index / panel_vectors + 1,
-                                           index % panel_vectors + 1>...};
-}
-
-/// The function for 1 to 6 rows and 1 to 4 vectors of columns.
-template <class Slot, class Packing>
-InRegisters<typename Slot::Type> for_size(std::int64_t rows, std::int64_t vectors) {
-  static constexpr auto table =
-      every_size<Slot, Packing>(std::make_integer_sequence<int, rows_at_once * panel_vectors>());
-  return table[static_cast<std::size_t>((rows - 1) * panel_vectors + vectors - 1)];
-}
 
 /// Asks the second-level cache for a matrix that will be packed soon, in so many steps.
 class Ahead {
@@ -138,11 +75,11 @@ void multiply_panel(const Packed<T>& x, std::int64_t rows, std::int64_t columns,
                     std::int64_t c_stride, bool add) {
   constexpr int lanes = Simd<T>::lanes;
   const std::int64_t vectors = (columns + lanes - 1) / lanes;
-  const InRegisters<T> multiply = for_size<Slot, Packing>(rows, vectors);
-  if (columns == vectors * lanes) return multiply(x.depth, x.a, x.b, c, c_stride, add);
+  const auto multiply = in_registers<T, Packing, Slot>(rows, vectors);
+  if (columns == vectors * lanes) return multiply({}, x.depth, x.a, x.b, c, c_stride, add);
   // The last vector is wider than c: through a buffer.
   alignas(64) T whole[rows_at_once * panel_width<T>];
-  multiply(x.depth, x.a, x.b, whole, panel_width<T>, false);
+  multiply({}, x.depth, x.a, x.b, whole, panel_width<T>, false);
   for (std::int64_t i = 0; i < rows; ++i) {
     const T* from = whole + i * panel_width<T>;
     T* to = c + i * c_stride;

@@ -2,13 +2,11 @@
 // What products are packed as. A slot of f32 holds one number, or two bf16 that follow each other
 // along the summed dimension: machines with such an instruction multiply and add both at once, with
 // f32 sums (subnormal numbers count as 0 there).
-#include <cstring>
-#include <type_traits>
-#include <utility>
+#include <bit>
 
 #include "convert.h"
 #include "gemm.h"
-#include "simd.h"
+#include "register_tiles.h"
 #include "vector_math.h"
 #if defined(__AVX512BF16__) && defined(__AVX512F__)
 #define QUIPU_BF16_PAIRS
@@ -18,14 +16,10 @@
 namespace quipu::on_cpu {
 
 template <class T>
-struct Numbers {
+struct Numbers : MultiplyAdd<T> {
   using Type = T;
   static constexpr std::int64_t numbers = 1;  // in a slot
 
-  static void add_product(typename Simd<T>::Vector& sum, T factor,
-                          const typename Simd<T>::Vector& row) {
-    sum += factor * row;
-  }
   /// Rows of numbers that are summed over, to lines `out_stride` apart.
   static void along(T* out, std::int64_t out_stride, const Matrix& rows) {
     load_lines(out, out_stride, rows.data, rows.dtype, rows.row_stride, rows.column_stride,
@@ -79,35 +73,6 @@ struct Bf16Pairs {
 template <class Slot>
 std::int64_t slots(std::int64_t n) {
   return (n + Slot::numbers - 1) / Slot::numbers;
-}
-
-/// One step of a transposition: elements of a and b in turn, from the front or from the back half.
-template <bool back, class Vector, int... index>
-Vector interleaved(const Vector& a, const Vector& b, std::integer_sequence<int, index...>) {
-  constexpr int count = sizeof...(index);
-  return __builtin_shufflevector(a, b, (index / 2 + index % 2 * count + (back ? count / 2 : 0))...);
-}
-
-/// out[j * out_stride + i] = in[i * in_stride + j] for a square of vectors; writes `rows` rows.
-template <class T>
-void transpose_square(T* out, std::int64_t out_stride, const T* in, std::int64_t in_stride,
-                      std::int64_t rows) {
-  using Vector = typename Simd<T>::Vector;
-  constexpr int n = Simd<T>::lanes;
-  constexpr auto lanes = std::make_integer_sequence<int, n>();
-  Vector now[n], next[n];
-  for (int i = 0; i < n; ++i) now[i] = *reinterpret_cast<const Vector*>(in + i * in_stride);
-#pragma GCC unroll 4
-  for (int step = 1; step < n; step *= 2) {
-#pragma GCC unroll 8
-    for (int i = 0; i < n / 2; ++i) {
-      next[2 * i] = interleaved<false>(now[i], now[i + n / 2], lanes);
-      next[2 * i + 1] = interleaved<true>(now[i], now[i + n / 2], lanes);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < n; ++i) now[i] = next[i];
-  }
-  for (int i = 0; i < n && i < rows; ++i) *reinterpret_cast<Vector*>(out + i * out_stride) = now[i];
 }
 
 }  // namespace quipu::on_cpu

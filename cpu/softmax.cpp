@@ -1,9 +1,13 @@
 // Softmax along any axis. Lines that lie densely are taken one by one: lines that fit a tile, a few
-// at a time, are read once and written once, longer ones are read again. Along any other axis, strips of
-// neighbouring lines are taken row by row, without a transpose: strips are as wide as lets their
-// rows stay in the second-level cache between the passes over them (largest entry, exponentials and
-// sum, result; backward: mean, result). What is longer is read from memory once more and needs each
-// exponential twice. Bound by exp, then by memory.
+// at a time, are read once and written once, longer ones are read again. Along any other axis,
+// strips of neighbouring lines are taken row by row, without a transpose: strips are as wide as
+// lets their rows stay in the second-level cache between the passes over them (largest entry,
+// exponentials and sum, result; backward: mean, result). What is longer is read from memory once
+// more and needs each exponential twice. Bound by exp, then by memory.
+//
+// Where o was rounded to bf16 or f16, it no longer adds up to one, and backward divides by its sum.
+// d_o - mean is then a sum of o (d_o - d_o of the others) and as good as o is, also where one entry
+// has nearly all the weight and both are nearly the same.
 #include "axis_plan.h"
 #include "online_columns.h"
 #include "quipu/core/parallel.h"
@@ -146,6 +150,7 @@ class Backward {
       : o_(o),
         d_o_(d_o),
         d_x_(d_x),
+        is_rounded_(is_reduced(o.dtype)),
         width_(strip_width<T>(o.size(axis))),
         plan_({&o, &d_o, &d_x_.view}, axis, width_) {}
 
@@ -155,8 +160,8 @@ class Backward {
       if (plan_.has_columns()) {
         plan_.each(begin, end, [&](const Group& g) { columns(g, b); });
       } else if (plan_.length <= longest / few_rows) {
-        plan_.template each_few<few_rows>(
-            begin, end, [&](const Group* g, int count) { lines(g, count, b); });
+        plan_.template each_few<few_rows>(begin, end,
+                                          [&](const Group* g, int count) { lines(g, count, b); });
       } else {
         plan_.each(begin, end, [&](const Group& g) { long_line(g, b); });
       }
@@ -170,6 +175,12 @@ class Backward {
     alignas(64) T o[longest], d_o[longest], d_x[longest];
   };
 
+  /// Where so many entries share the weight that all of it was rounded to 0, the gradient is 0.
+  T mean_of(T product, T sum) const {
+    if (!is_rounded_) return product;
+    return sum == T(0) ? T(0) : product / sum;
+  }
+
   void lines(const Group* g, int count, Buffers& b) const {
     const std::int64_t n = plan_.length;
     const Offsets<3>& stride = plan_.axis_stride;
@@ -179,7 +190,9 @@ class Backward {
       o[i] = read_row(b.o + i * n, o_, g[i].offsets[0], stride[0], n);
       d_o[i] = read_row(b.d_o + i * n, d_o_, g[i].offsets[1], stride[1], n);
     }
-    for (int i = 0; i < count; ++i) mean[i] = row_product(o[i], d_o[i], n);
+    for (int i = 0; i < count; ++i) {
+      mean[i] = mean_of(row_product(o[i], d_o[i], n), is_rounded_ ? row_sum(o[i], n) : T(1));
+    }
     for (int i = 0; i < count; ++i) {
       deliver(g[i].offsets[2], o[i], d_o[i], mean[i], n, b.d_x + i * n);
     }
@@ -198,7 +211,7 @@ class Backward {
   void long_line(const Group& g, Buffers& b) const {
     const Offsets<3>& stride = plan_.axis_stride;
     const std::int64_t n = plan_.length;
-    T mean = 0;
+    T product = 0, sum = 0;
     const T *o = nullptr, *d_o = nullptr;
     const auto read = [&](std::int64_t k, std::int64_t count) {
       o = read_row(b.o, o_, g.offsets[0] + k * stride[0], stride[0], count);
@@ -207,8 +220,10 @@ class Backward {
     for (std::int64_t k = 0; k < n; k += longest) {
       const std::int64_t count = std::min(longest, n - k);
       read(k, count);
-      mean += row_product(o, d_o, count);
+      product += row_product(o, d_o, count);
+      if (is_rounded_) sum += row_sum(o, count);
     }
+    const T mean = mean_of(product, sum);
     for (std::int64_t k = 0; k < n; k += longest) {
       const std::int64_t count = std::min(longest, n - k);
       if (n > longest) read(k, count);
@@ -218,7 +233,7 @@ class Backward {
 
   void columns(const Group& g, Buffers& b) const {
     constexpr std::int64_t block = 256;  // rows that are summed before they are added to the rest
-    T mean[widest_strip] = {}, part[widest_strip];
+    T mean[widest_strip] = {}, sum[widest_strip] = {}, part[widest_strip], sum_part[widest_strip];
     const T *o = nullptr, *d_o = nullptr;
     const auto read = [&](std::int64_t k) {
       const auto at_row = [&](std::size_t v) { return g.offsets[v] + k * plan_.axis_stride[v]; };
@@ -228,13 +243,20 @@ class Backward {
     };
     for (std::int64_t first = 0; first < plan_.length; first += block) {
       std::fill_n(part, g.width, T(0));
+      std::fill_n(sum_part, g.width, T(0));
       for (std::int64_t k = first; k < std::min(first + block, plan_.length); ++k) {
         read(k);
         QUIPU_VECTORIZE
         for (std::int64_t j = 0; j < g.width; ++j) part[j] += o[j] * d_o[j];
+        if (!is_rounded_) continue;
+        for (std::int64_t j = 0; j < g.width; ++j) sum_part[j] += o[j];
       }
-      for (std::int64_t j = 0; j < g.width; ++j) mean[j] += part[j];
+      for (std::int64_t j = 0; j < g.width; ++j) {
+        mean[j] += part[j];
+        sum[j] += sum_part[j];
+      }
     }
+    for (std::int64_t j = 0; j < g.width; ++j) mean[j] = mean_of(mean[j], sum[j]);
     for (std::int64_t k = 0; k < plan_.length; ++k) {
       const std::int64_t offset = read(k);
       T* d_x = place_of_row(b.d_x, d_x_, offset, plan_.column_stride[2], g.width);
@@ -247,6 +269,7 @@ class Backward {
   const View& o_;
   const View& d_o_;
   const Grad& d_x_;
+  bool is_rounded_;
   std::int64_t width_;
   AxisPlan<3> plan_;
 };

@@ -6,7 +6,8 @@ namespace quipu {
 
 /// o = softmax of x along an axis. One shape, any strides.
 inline constinit Kernel<void(View x, View o, int axis)> softmax_forward{"softmax_forward"};
-/// d_x (=|+=) o (d_o - sum of o d_o along the axis)
+/// d_x (=|+=) o (d_o - mean of d_o along the axis), the mean by weights o / sum of o, which makes
+/// up for the rounding of o
 inline constinit Kernel<void(View o, View d_o, Grad d_x, int axis)> softmax_backward{
     "softmax_backward"};
 

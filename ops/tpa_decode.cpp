@@ -131,17 +131,31 @@ TpaInputs inputs_of(const Factors& f, const Tensor& lengths, const Scales& scale
           scales.value};
 }
 
-/// The log-sum-exp is only kept if it has room.
-Tensor decode(const Factors& f, const Tensor& lengths, const Scales& scales, const Tensor& lse) {
+/// The output, and the same before it is rounded: one tensor where there is nothing to round.
+struct Decoded {
+  Tensor o, unrounded;
+};
+
+Decoded room_for_output(const Factors& f, bool keep_unrounded, Category category) {
   const Sizes s = f.sizes();
-  const Tensor o = empty({s.b, 1, s.h, s.e}, f.aq.dtype(), f.aq.device());
+  const Shape shape{s.b, 1, s.h, s.e};
+  const Tensor o = empty(shape, f.aq.dtype(), f.aq.device());
+  if (!keep_unrounded || !is_reduced(o.dtype())) return {o, o};
+  return {o, empty(shape, compute_type(o.dtype()), o.device(), category)};
+}
+
+/// The log-sum-exp is only kept if it has room.
+void decode(const Factors& f, const Tensor& lengths, const Scales& scales, const Decoded& output,
+            const Tensor& lse) {
+  const Sizes s = f.sizes();
   Tensor partial;
   if (tpa_blocks(s.b, s.m).count > 1) {
     partial = workspace(tpa_forward_workspace(s.b, s.m, s.h, s.e), compute_type(f.aq.dtype()),
                         f.aq.device());
   }
-  tpa_decode_forward(inputs_of(f, lengths, scales), one_token(o), view_of(lse), view_of(partial));
-  return o;
+  tpa_decode_forward(inputs_of(f, lengths, scales), one_token(output.unrounded), view_of(lse),
+                     view_of(partial));
+  if (!output.unrounded.same_as(output.o)) output.o.copy_from(output.unrounded);
 }
 
 Tensor room_for_lse(const Factors& f, Category category) {
@@ -197,13 +211,15 @@ Tensor tpa_decode(const Tensor& aq, const Tensor& ak, const Tensor& av, const Te
   const bool wanted = through_scores || av.requires_grad() || bv.requires_grad();
   Tensor lse;
   if (wanted && recording()) lse = room_for_lse(f, Category::saved);
-  const Tensor o = decode(f, options.lengths, scales, lse);
-  return tie(o, {aq, ak, av, bq, bk, bv},
+  const bool keep = through_scores && recording();
+  const Decoded out = room_for_output(f, keep, Category::saved);
+  decode(f, options.lengths, scales, out, lse);
+  return tie(out.o, {aq, ak, av, bq, bk, bv},
              TpaRule{save_if(wanted, aq), save_if(wanted, ak),
                      save_if(through_scores || bv.requires_grad(), av), save_if(wanted, bq),
                      save_if(wanted, bk), save_if(through_scores || av.requires_grad(), bv),
                      save_if(wanted && options.lengths.defined(), options.lengths),
-                     save_if(through_scores, o), save_if(lse.defined(), lse), scales});
+                     save_if(keep, out.unrounded), save_if(lse.defined(), lse), scales});
 }
 
 Tensor tpa_decode_composed(const Tensor& aq, const Tensor& ak, const Tensor& av, const Tensor& bq,
@@ -241,7 +257,9 @@ TpaOutput tpa_decode_with_lse(const Tensor& aq, const Tensor& ak, const Tensor& 
   const Factors f{aq, ak, av, bq, bk, bv};
   const Scales scales = check_all(f, options);
   const Tensor lse = room_for_lse(f, Category::output);
-  return {no_gradient(decode(f, options.lengths, scales, lse)), lse};
+  const Decoded out = room_for_output(f, true, Category::output);
+  decode(f, options.lengths, scales, out, lse);
+  return {no_gradient(out.o), out.unrounded, lse};
 }
 
 void tpa_decode_backward(const Tensor& aq, const Tensor& ak, const Tensor& av, const Tensor& bq,
@@ -254,14 +272,15 @@ void tpa_decode_backward(const Tensor& aq, const Tensor& ak, const Tensor& av, c
   const Shape shape{s.b, 1, s.h, s.e};
   check_same_dtype("aq", aq, "d_o", d_o);
   check_same_device("aq", aq, "d_o", d_o);
-  check_same_device("aq", aq, "o", output.o);
+  check_same_device("aq", aq, "unrounded", output.unrounded);
   check_same_device("aq", aq, "lse", output.lse);
   check(d_o.shape() == shape, "d_o has shape ", d_o.shape(), ", but the output has shape ", shape);
-  check(output.o.shape() == shape && output.o.dtype() == aq.dtype(), "o is not the output of ",
-        "tpa_decode_with_lse: it has shape ", output.o.shape(), " and is ", output.o.dtype());
-  check(output.lse.shape() == Shape{s.b, s.h} && output.lse.dtype() == compute_type(aq.dtype()),
-        "lse is not that of tpa_decode_with_lse: it has shape ", output.lse.shape(), " and is ",
-        output.lse.dtype());
+  const auto check_kept = [&](const char* name, const Tensor& x, const Shape& wanted) {
+    check(x.shape() == wanted && x.dtype() == compute_type(aq.dtype()), name,
+          " is not that of tpa_decode_with_lse: it has shape ", x.shape(), " and is ", x.dtype());
+  };
+  check_kept("unrounded", output.unrounded, shape);
+  check_kept("lse", output.lse, {s.b, s.h});
   check_grad("aq", d.aq, aq);
   check_grad("ak", d.ak, ak);
   check_grad("av", d.av, av);
@@ -271,7 +290,7 @@ void tpa_decode_backward(const Tensor& aq, const Tensor& ak, const Tensor& av, c
   if (!(d.aq.wanted() || d.ak.wanted() || d.av.wanted() || d.bq.wanted() || d.bk.wanted() ||
         d.bv.wanted()))
     return;
-  undo(f, options.lengths, scales, output.o, output.lse, d_o, d);
+  undo(f, options.lengths, scales, output.unrounded, output.lse, d_o, d);
 }
 
 }  // namespace quipu

@@ -26,7 +26,8 @@ struct TpaOptions {
 ///
 /// For backward it keeps the inputs, the lengths and one number a head in the compute type (the
 /// log-sum-exp of its scores). av and bv are not kept where only the other of them gets a gradient;
-/// the output is kept where a factor of queries or keys gets one.
+/// the output is kept where a factor of queries or keys gets one: before it is rounded, because
+/// their gradients are differences that its last bits decide.
 Tensor tpa_decode(const Tensor& aq, const Tensor& ak, const Tensor& av, const Tensor& bq,
                   const Tensor& bk, const Tensor& bv, const TpaOptions& options = {});
 
@@ -36,8 +37,9 @@ Tensor tpa_decode_composed(const Tensor& aq, const Tensor& ak, const Tensor& av,
                            const Tensor& bk, const Tensor& bv, const TpaOptions& options = {});
 
 struct TpaOutput {
-  Tensor o;    // as tpa_decode gives it
-  Tensor lse;  // (b, h): log-sum-exp of the scores, in the compute type
+  Tensor o;          // as tpa_decode gives it
+  Tensor unrounded;  // the same in the compute type; o itself in f32 and f64
+  Tensor lse;        // (b, h): log-sum-exp of the scores, in the compute type
 };
 struct TpaGrads {
   Grad aq, ak, av, bq, bk, bv;

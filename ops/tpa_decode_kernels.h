@@ -56,11 +56,12 @@ inline Shape tpa_backward_workspace(std::int64_t b, std::int64_t m, std::int64_t
   return {b, tpa_blocks(b, m).count, h * r + r * d};
 }
 
-/// o (b, h, e), and lse (b, h) in the compute type if it is defined. Throws where a length is not
-/// in [0, m].
+/// o (b, h, e) in the type of the factors or in the compute type, and lse (b, h) in the compute
+/// type if it is defined. Throws where a length is not in [0, m].
 inline constinit Kernel<void(const TpaInputs&, View o, View lse, View workspace)>
     tpa_decode_forward{"tpa_decode_forward"};
-/// Gradients (=|+=) from d_o (b, h, e). o is undefined where no gradient flows through the scores.
+/// Gradients (=|+=) from d_o (b, h, e). o is in the compute type, and undefined where no gradient
+/// flows through the scores.
 inline constinit Kernel<void(const TpaInputs&, View o, View lse, View d_o, const TpaInputGrads&,
                              View workspace)>
     tpa_decode_backward_kernel{"tpa_decode_backward"};

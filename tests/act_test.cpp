@@ -87,6 +87,23 @@ TEST_CASE_FIXTURE(EachDevice, "act: reduced types are rounded once") {
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "act: gradients where one entry has nearly all the weight") {
+  // Differences of nearly equal numbers, from an output that was rounded.
+  for (const DType dtype : {bf16, f16}) {
+    CAPTURE(name_of(dtype));
+    for (const int dim : {0, 1}) {
+      CAPTURE(dim);
+      Tensor x = input_of({50, 50}, dtype, device);
+      x.slice(dim, 20, 21).fill_(9.5);
+      const UnaryFunction f = fused({Act::softmax, dim});
+      const Outcome got = run(f, x), exact = run(f, x.to(f64));
+      const Tensor off = max(abs(got.d_x.to(f64) - exact.d_x), dim);
+      const Tensor largest = max(abs(exact.d_x), dim);
+      CHECK(largest_of(off / largest) <= 2 * epsilon_of(dtype));
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "act: no further from f64 than the composition") {
   for (const DType dtype : {f32, bf16, f16}) {
     CAPTURE(name_of(dtype));

@@ -28,7 +28,7 @@ Tensor softmax(const Tensor& x) {
   return exp(x - logsumexp(x, -1, true));
 }
 
-Tensor attention(const Tensor& x, const Tensor& qkv, const Tensor& out) {
+Tensor self_attention(const Tensor& x, const Tensor& qkv, const Tensor& out) {
   const std::int64_t b = x.size(0), n = x.size(1), d = x.size(2), h = 2;
   const Tensor heads = matmul(x, qkv).reshape({b, n, 3, h, d / h}).permute({2, 0, 3, 1, 4});
   const Tensor p = softmax(matmul(heads[0], heads[1].t()) * 0.25);
@@ -64,7 +64,7 @@ std::vector<Model> models() {
        [](const std::vector<Tensor>& p, Device d) {
          const Tensor tokens = randint(0, 100, {3 * 11}, i64, d);
          const Tensor x = index_select(p[0], 0, tokens).reshape({3, 11, 16});
-         return var(dropout(attention(x, p[1], p[2]), 0.1) + x);
+         return var(dropout(self_attention(x, p[1], p[2]), 0.1) + x);
        }},
       {"attention under recompute",
        [](Device d) {
@@ -75,7 +75,9 @@ std::vector<Model> models() {
          for (int layer = 0; layer < 3; ++layer) {
            const MemoryScope scope("layer" + std::to_string(layer));
            x = recompute(
-               [&](const std::vector<Tensor>& in) { return attention(in[0], p[0], p[1]) + in[0]; },
+               [&](const std::vector<Tensor>& in) {
+                 return self_attention(in[0], p[0], p[1]) + in[0];
+               },
                {x});
          }
          return sum(x * x);

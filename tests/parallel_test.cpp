@@ -144,3 +144,21 @@ TEST_CASE("parallel: set_num_threads returns the old number and refuses nonsense
                   Error);
   CHECK(num_threads() == 2);
 }
+
+TEST_CASE("parallel: one small job after the other, also while workers lag behind") {
+  const int before = num_threads();
+  for (const int threads : {2, 3, 4}) {
+    set_num_threads(threads);
+    std::int64_t wrong = 0;
+    for (std::int64_t job = 0; job < 20000; ++job) {
+      const std::int64_t n = 1 + job % 37;
+      std::vector<std::int64_t> seen(static_cast<std::size_t>(n), 0);
+      parallel_for(n, 1 + job % 3, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) seen[static_cast<std::size_t>(i)] += job + i;
+      });
+      for (std::int64_t i = 0; i < n; ++i) wrong += seen[static_cast<std::size_t>(i)] != job + i;
+    }
+    CHECK(wrong == 0);
+  }
+  set_num_threads(before);
+}

@@ -1,13 +1,11 @@
 // What is written comes back, and what is read leaves the file alone.
-#include <sys/resource.h>
-
-#include <csignal>
 #include <cstring>
 
 #include "quipu/autograd/tape.h"
 #include "quipu/core/memory.h"
 #include "quipu/core/safetensors.h"
 #include "safetensors_files.h"
+#include "small_disk.h"
 #include "support.h"
 
 using namespace quipu;
@@ -39,24 +37,6 @@ void check_round_trip(const NamedTensors& tensors,
     CHECK(same_bits(back, entry.second.to(cpu)));
   }
 }
-
-/// While it lives, no file can grow beyond `bytes`: as if the disk were full.
-class SmallDisk {
- public:
-  explicit SmallDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &outer_);
-    const rlimit small{bytes, outer_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~SmallDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &outer_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  void (*handler_)(int);
-  rlimit outer_{};
-};
 
 }  // namespace
 

@@ -4,82 +4,12 @@
 #include <limits>
 
 #include "quipu/ops/tpa_decode_kernels.h"
-#include "support.h"
+#include "tpa_support.h"
 
 using namespace quipu;
+using namespace quipu::testing::tpa;
 
 namespace {
-
-struct Size {
-  std::int64_t b, m, h, r, d, e, key_rank = 1, value_rank = 1;
-};
-using Six = std::vector<Tensor>;
-
-std::string text(const Size& s) {
-  return detail::concat("b ", s.b, " m ", s.m, " h ", s.h, " r ", s.r, " d ", s.d, " e ", s.e,
-                        " ranks ", s.key_rank, " ", s.value_rank);
-}
-
-Shape entries(const Size& s, std::int64_t rank, std::int64_t width) {
-  return rank == 1 ? Shape{s.b, s.m, width} : Shape{s.b, s.m, rank, width};
-}
-std::vector<Shape> shapes_of(const Size& s) {
-  return {{s.b, 1, s.h, s.r}, entries(s, s.key_rank, s.h), entries(s, s.value_rank, s.h),
-          {s.b, 1, s.r, s.d}, entries(s, s.key_rank, s.d), entries(s, s.value_rank, s.e)};
-}
-/// aq, ak, av, bq, bk, bv
-Six inputs_of(const Size& s, DType dtype, Device device) {
-  Six in;
-  for (const Shape& shape : shapes_of(s)) {
-    in.push_back(randn(shape, dtype == f64 ? f64 : f32, device).to(dtype));
-  }
-  return in;
-}
-Six wanting(Six in) {
-  for (const Tensor& x : in) x.set_requires_grad();
-  return in;
-}
-Six as(DType dtype, const Six& in) {
-  Six out;
-  for (const Tensor& x : in) out.push_back(x.detach().to(dtype).detach());
-  return out;
-}
-
-Tensor fused(const Six& in, const TpaOptions& options = {}) {
-  return tpa_decode(in[0], in[1], in[2], in[3], in[4], in[5], options);
-}
-Tensor composed(const Six& in, const TpaOptions& options = {}) {
-  return tpa_decode_composed(in[0], in[1], in[2], in[3], in[4], in[5], options);
-}
-
-/// The output and all gradients.
-template <class F>
-Six everything(F f, const Six& in, const Tensor& d_o, const TpaOptions& options = {}) {
-  const Six leaves = wanting(as(in[0].dtype(), in));
-  Tape tape;
-  const Tensor o = f(leaves, options);
-  Six out = tape.gradients(o, leaves, {d_o});
-  out.insert(out.begin(), o.detach());
-  return out;
-}
-
-double largest(const Tensor& x) {
-  double most = 0;
-  for (const double v : x.to_vector()) most = std::max(most, std::abs(v));
-  return most;
-}
-/// The largest difference, as a part of the largest entry.
-double distance(const Tensor& x, const Tensor& wanted) {
-  REQUIRE(x.shape() == wanted.shape());
-  if (x.numel() == 0) return 0;
-  const std::vector<double> a = x.to_vector(), b = wanted.to_vector();
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!(std::abs(a[i] - b[i]) <= most)) most = std::abs(a[i] - b[i]);
-    if (std::isnan(most)) return most;
-  }
-  return most / std::max(largest(wanted), 1e-300);
-}
 
 const Size small_sizes[] = {
     {1, 1, 1, 1, 1, 1},       {2, 3, 2, 2, 3, 4},       {1, 5, 3, 2, 4, 3},
@@ -88,12 +18,6 @@ const Size small_sizes[] = {
     {2, 4, 3, 2, 3, 4, 1, 2}, {1, 5, 2, 3, 4, 3, 3, 2}, {2, 3, 2, 2, 2, 2, 2, 3},
     {1, 1, 3, 2, 4, 5, 4, 1}, {3, 1, 2, 4, 3, 2, 1, 4}, {1, 17, 2, 2, 3, 3},
     {2, 6, 1, 6, 2, 2, 2, 2}};
-/// The published ones.
-const Size published[] = {{2, 256, 16, 16, 128, 64},  {2, 2048, 16, 16, 128, 64},
-                          {2, 2049, 16, 16, 128, 64}, {2, 2047, 16, 16, 128, 64},
-                          {2, 2049, 17, 16, 128, 64}, {2, 2047, 31, 16, 128, 64},
-                          {2, 2049, 17, 31, 128, 64}, {2, 2047, 31, 17, 128, 64},
-                          {2, 2049, 17, 31, 129, 63}, {2, 2047, 31, 17, 127, 65}};
 const Size with_zeros[] = {
     {0, 3, 2, 2, 3, 4},   {2, 0, 2, 2, 3, 4},       {2, 3, 0, 2, 3, 4},
     {2, 3, 2, 0, 3, 4},   {2, 3, 2, 2, 0, 4},       {2, 3, 2, 2, 3, 0},
@@ -135,24 +59,41 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: agrees with its composition in f64") 
   }
 }
 
-TEST_CASE_FIXTURE(EachDevice, "tpa_decode: published sizes, every type, beside the composition") {
-  for (const Size& s : published) {
+TEST_CASE_FIXTURE(EachDevice,
+                  "tpa_decode: near f64 and nearer than the composition, in every type") {
+  for (const Size& s : {Size{2, 2049, 17, 31, 129, 63}, Size{2, 300, 31, 17, 127, 65, 2, 2}}) {
     CAPTURE(text(s));
     for (const DType dtype : {f32, bf16, f16}) {
       CAPTURE(dtype);
       const Six in = inputs_of(s, dtype, device);
       const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(dtype);
-      const Six ours = everything(fused, in, d_o);
+      const Six ours = everything(fused, in, d_o), theirs = everything(composed, in, d_o);
       const Six exact = everything(fused, as(f64, in), d_o.to(f64));
       for (std::size_t i = 0; i < ours.size(); ++i) {
         CAPTURE(i);
-        // Sums of some thousand terms in f32; otherwise the last rounding and, in gradients, that
-        // of the output.
-        const double bound = dtype == f32 ? 2e-6 : 2 * epsilon_of(dtype);
+        // Sums of some thousand terms in f32; otherwise the last rounding.
+        const double bound = dtype == f32 ? 2e-6 : 0.51 * epsilon_of(dtype);
         CHECK(distance(ours[i], exact[i]) <= bound);
+        CHECK(distance(ours[i], exact[i]) <= std::max(distance(theirs[i], exact[i]), bound));
       }
-      const double by_composition = distance(composed(in), exact[0]);
-      CHECK(distance(ours[0], exact[0]) <= std::max(by_composition, epsilon_of(dtype)));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: gradients where one key has nearly all the weight") {
+  const Size s{2, 40, 3, 2, 8, 8};
+  for (const DType dtype : {bf16, f16}) {
+    CAPTURE(dtype);
+    const Six in = inputs_of(s, dtype, device);
+    const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(dtype);
+    const TpaOptions steep{.scale = 3};
+    const Six ours = everything(fused, in, d_o, steep);
+    const Six exact = everything(fused, as(f64, in), d_o.to(f64), steep);
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      CAPTURE(i);
+      const Tensor off = max(abs(ours[i].to(f64) - exact[i]), -1);
+      const Tensor allowed = max(abs(exact[i]), -1) * epsilon_of(dtype) + 1e-6;
+      CHECK(largest(max(off / allowed)) <= 1);
     }
   }
 }
@@ -202,7 +143,7 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: keeps what it declares") {
           for (const std::size_t i : {0, 1, 3, 4}) wanted += in[i].nbytes();
           if (scores || (subset & 0b100000) != 0) wanted += in[2].nbytes();
           if (scores || (subset & 0b000100) != 0) wanted += in[5].nbytes();
-          if (scores) wanted += o.nbytes();
+          if (scores) wanted += static_cast<std::size_t>(o.numel()) * size_of(compute_type(dtype));
           wanted += static_cast<std::size_t>(s.b * s.h) * size_of(compute_type(dtype));
           if (has_lengths) wanted += static_cast<std::size_t>(s.b) * sizeof(std::int64_t);
         }
@@ -403,54 +344,4 @@ TEST_CASE("tpa_decode: says what does not fit, before anything is allocated") {
   expect_error([&] { fused(good, {.lengths = zeros({2})}); }, "lengths is f32");
   expect_error([&] { fused(good, {.lengths = zeros({3}, i64)}); }, "lengths has shape (3,)");
   expect_error([&] { fused(inputs_of({1, 1, 2000, 1, 1, 1}, f32, cpu)); }, "1024 heads");
-}
-
-TEST_CASE_FIXTURE(EachDevice, "tpa_cache: grows token by token") {
-  const Size s{2, 9, 3, 2, 4, 5};
-  for (const TpaRanks ranks : {TpaRanks{}, TpaRanks{2, 3}}) {
-    Size sized = s;
-    sized.key_rank = ranks.key;
-    sized.value_rank = ranks.value;
-    const Six in = inputs_of(sized, bf16, device);
-    TpaCache cache;
-    expect_error([&] { cache.view(); }, "reserve");
-    const auto part = [&](std::size_t i, std::int64_t first, std::int64_t end) {
-      return in[i].slice(1, first, end);
-    };
-    const auto append = [&](std::int64_t first, std::int64_t end) {
-      cache.append(part(1, first, end), part(2, first, end), part(4, first, end),
-                   part(5, first, end));
-    };
-    expect_error([&] { append(0, 1); }, "TpaCache::append", "reserve");
-    const auto reserve = [&](std::int64_t tokens) {
-      cache.reserve(s.b, tokens, s.h, s.d, s.e, bf16, device, ranks);
-    };
-    reserve(6);
-    CHECK(cache.view().ak.size(1) == 0);
-    append(0, 4);
-    const std::uint64_t before = memory_stats(device).allocations;
-    for (std::int64_t m = 4; m < 6; ++m) append(m, m + 1);
-    CHECK(memory_stats(device).allocations == before);
-    expect_error([&] { append(6, 7); }, "the cache is full: it holds 6 of 6 tokens", "reserve");
-    expect_error([&] { reserve(5); }, "capacity is 5", "6 tokens are held");
-    expect_error([&] { cache.reserve(s.b, 9, s.h + 1, s.d, s.e, bf16, device, ranks); }, "clear()");
-    reserve(9);
-    append(6, 9);
-    CHECK(cache.length() == 9);
-    CHECK(cache.capacity() == 9);
-    const TpaCache::Factors past = cache.view();
-    CHECK(same_bits(past.ak, in[1]));
-    CHECK(same_bits(past.bv, in[5]));
-    CHECK(same_bits(tpa_decode(in[0], past.ak, past.av, in[3], past.bk, past.bv), fused(in)));
-    expect_error([&] { cache.append(in[1], in[1].to(f32), in[4], in[5]); }, "av");
-    cache.clear();
-    CHECK(cache.view().bv.size(1) == 0);
-  }
-}
-
-TEST_CASE_FIXTURE(EachDevice, "tpa_cache: holds 2h + d + e numbers a token") {
-  TpaCache cache;
-  const PeakMemory peak(device);
-  cache.reserve(4, 128, 32, 128, 128, bf16, device);
-  CHECK(peak.bytes_above() == 2 * 4 * 128 * (2 * 32 + 128 + 128));
 }

@@ -46,8 +46,11 @@ Tensor functions(const Tensor& x) {
 }
 
 Tensor reductions(const Tensor& x) {
-  return total({sum(x, 0), mean(x, 1), var(x, 1), logsumexp(x, -1, true), max(x), min(x, 0),
-                argmax(x), argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
+  const Tensor d_x = zeros_like(x.detach());
+  top_k_backward(top_k(x.detach(), 2).indices, ones({2, 2}), Grad::add_to(d_x));
+  return total({d_x, top_k(x, 2, 1).values, sample(x, {.top_k = 2, .top_p = 0.9}), sum(x, 0),
+                mean(x, 1), var(x, 1), logsumexp(x, -1, true), max(x), min(x, 0), argmax(x),
+                argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
                 cumsum(x, 1)});
 }
 
@@ -56,7 +59,7 @@ Tensor products_and_parts(const Tensor& x, const Tensor& y) {
   const Tensor rows = index.unsqueeze(1).expand({2, 3});
   return total({matmul(x, y.t()), cat({x, y}, 1), stack({x, y}), split(x, 2, 1)[1],
                 gather(x, 0, rows), index_select(x, 1, index), scatter_add(x, 0, rows, y),
-                dropout(x, 0.5)});
+                embedding(x, index), embedding_composed(x, index), dropout(x, 0.5)});
 }
 
 Tensor views(const Tensor& x) {
@@ -104,6 +107,18 @@ Tensor normalisation(const Tensor& x) {
                 rms_norm_composed(x), layer_norm_composed(x), group_norm_composed(x, 3), d_x});
 }
 
+Tensor layers(const Tensor& x, const Tensor& y) {
+  const Tensor d_x = zeros_like(x.detach()), d_o = ones({2, 2});
+  linear_backward(x.detach(), y.detach(), d_o, Grad::add_to(d_x), {}, {});
+  const Tensor q = x.reshape({1, 1, 2, 3}), k = y.reshape({1, 1, 2, 3});
+  const AttentionOutput output = attention_with_lse(q, k, k, {.causal = true});
+  AttentionGrads d;
+  d.q = Grad::add_to(d_x.reshape({1, 1, 2, 3}));
+  attention_backward(q, k, k, output, output.o, d, {.causal = true});
+  return total({linear(x, y), linear_composed(x, y, ones({2})), attention(q, k, k),
+                attention_composed(q, k, k), output.lse, d_x});
+}
+
 Tensor in_place() {
   const Tensor a = zeros({3});
   a.copy_from(from({1.0f, 2.0f, 3.0f})).add_(ones({3}), 2).add_(1).sub_(ones({3}));
@@ -113,6 +128,32 @@ Tensor in_place() {
   a -= ones({3});
   a *= a;
   return total({a, empty({2}).fill_(1)});
+}
+
+Tensor updates() {
+  const ParameterUpdate update{.parameter = ones({3}),
+                               .gradient = ones({3}),
+                               .first = zeros({3}),
+                               .second = zeros({3}),
+                               .step = zeros({}, i64)};
+  sgd_update({&update, 1}, {.momentum = 0.9});
+  adamw_update({&update, 1}, {});
+  lion_update({&update, 1}, {});
+  return total({update.parameter, global_norm({&update.gradient, 1})});
+}
+
+Tensor training() {
+  const Tensor w = ones({2, 2}).set_requires_grad();
+  w.set_grad(ones({2, 2}));
+  const NamedTensors parameters{{"w", w}};
+  nn::LossScale scale;
+  nn::clip_grad_norm(parameters, 1);
+  nn::SGD(parameters).step();
+  nn::AdamW(parameters).step({.max_norm = 1, .loss_scale = &scale});
+  nn::Lion(parameters).step();
+  nn::Muon(parameters).step();
+  nn::SGD(parameters).set_lr(nn::warm_up(3, nn::cosine(1, 0, 9))(2));
+  return total({w.detach(), scale.scale()});
 }
 
 Tensor factored_attention(const Tensor& x) {
@@ -130,10 +171,24 @@ Tensor factored_attention(const Tensor& x) {
                 cache.view().ak, output.lse, d_aq});
 }
 
+Tensor losses(const Tensor& x) {
+  const Tensor targets = from({std::int64_t{2}, std::int64_t{0}}), up = ones({});
+  const Tensor at = x.detach(), d_x = zeros_like(at);
+  cross_entropy_backward(at, targets, up, Grad::add_to(d_x));
+  mse_loss_backward(at, zeros({2, 3}), up, Grad::add_to(d_x), {});
+  embedding_backward(targets.slice(0, 1), ones({1, 3}), Grad::add_to(d_x));
+  linear_cross_entropy_backward(at, at, zeros({2}, i64), up, Grad::add_to(d_x), {});
+  return total({cross_entropy(x, targets), cross_entropy_composed(x, targets),
+                linear_cross_entropy(x, at, zeros({2}, i64)),
+                linear_cross_entropy_composed(x, at, zeros({2}, i64)), mse_loss(x, d_x),
+                mse_loss_composed(x, d_x), d_x});
+}
+
 Tensor everything(const Tensor& x, const Tensor& y) {
   return total({factories(), arithmetic(x, y), comparisons(x, y), functions(x), reductions(x),
                 products_and_parts(x, y), views(x), normalisation(x), gated_attention(x, y),
-                in_place(), factored_attention(x), activations(x, y), positions(x)});
+                in_place(), factored_attention(x), activations(x, y), positions(x), layers(x, y),
+                losses(x), updates(), training()});
 }
 
 bool finite(const Tensor& x) {

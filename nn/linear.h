@@ -1,0 +1,24 @@
+#pragma once
+// The linear layer.
+#include "quipu/nn/init.h"
+#include "quipu/nn/module.h"
+
+namespace quipu::nn {
+
+struct LinearOptions {
+  bool bias = true;
+};
+
+/// x (..., in) -> x weight^T + bias (..., out). Weight (out, in) and bias (out) begin uniform
+/// within 1 / sqrt(in).
+struct Linear : Module {
+  Linear() = default;
+  Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {},
+         const Place& place = {});
+  void members(Members& m) override { m("weight", weight)("bias", bias); }
+  Tensor operator()(const Tensor& x) const;
+
+  Tensor weight, bias;
+};
+
+}  // namespace quipu::nn

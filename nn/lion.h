@@ -1,0 +1,22 @@
+#pragma once
+// Steps of one size, by the sign of a running mean.
+#include "quipu/nn/optimizer.h"
+
+namespace quipu::nn {
+
+/// See lion_update in ops/optimizer_updates.h. Remembers exp_avg.
+class Lion : public Optimizer {
+ public:
+  explicit Lion(const NamedTensors& parameters, const LionOptions& options = {},
+                bool master_weights = true);
+  explicit Lion(const ParameterGroups<LionOptions>& groups, bool master_weights = true);
+
+ protected:
+  void update(std::size_t group, double lr, std::span<const ParameterUpdate> list,
+              const GradientControl& control) override;
+
+ private:
+  std::vector<LionOptions> options_;
+};
+
+}  // namespace quipu::nn

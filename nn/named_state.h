@@ -1,0 +1,42 @@
+#pragma once
+// State as named tensors: what modules, optimizers and loaders hand to a checkpoint and take back.
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quipu/core/safetensors.h"
+
+namespace quipu::nn {
+
+/// The tensor of that name, or null.
+const Tensor* find_tensor(const NamedTensors& state, std::string_view name);
+
+/// A whole number as state: i64 without dimensions, on the CPU.
+Tensor to_state(std::int64_t number);
+/// The whole number of that name. An error when it is missing or something else.
+std::int64_t whole_number(const NamedTensors& state, std::string_view name);
+
+/// The same tensors with `prefix` before each name.
+NamedTensors add_prefix(std::string_view prefix, const NamedTensors& state);
+/// The tensors whose names begin with `prefix`, without it.
+NamedTensors take_prefix(std::string_view prefix, const NamedTensors& state);
+
+enum class Loading { strict, partial };
+
+/// Names that found no partner; in the order of the target and of the source.
+struct LoadReport {
+  std::vector<std::string> missing;    // in the target only: kept as they were
+  std::vector<std::string> left_over;  // in the source only
+  bool complete() const { return missing.empty() && left_over.empty(); }
+  /// One line each, cut after about 20.
+  std::string text() const;
+};
+
+/// Copies each tensor of `source` into the one of `target` with its name, whatever the device.
+/// Shapes and dtypes must be the same and, unless the loading is partial, the names, too. Otherwise
+/// nothing is changed, and the error lists all that differs.
+LoadReport load_into(const NamedTensors& target, const NamedTensors& source,
+                     Loading loading = Loading::strict);
+
+}  // namespace quipu::nn

@@ -1,0 +1,57 @@
+#include "quipu/nn/run_log.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "quipu/core/error.h"
+
+namespace quipu::nn {
+namespace {
+
+/// How many bytes of a log are lines up to a step. One that was cut off in the middle is the end.
+std::int64_t bytes_until(const std::string& path, std::int64_t last_step) {
+  std::ifstream in(path);
+  std::int64_t bytes = 0;
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const auto entry = nlohmann::json::parse(line, nullptr, false);
+    if (!entry.is_object() || !entry.contains("step") || !entry["step"].is_number_integer()) break;
+    if (entry["step"].get<std::int64_t>() > last_step) break;
+    bytes += static_cast<std::int64_t>(line.size()) + 1;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+RunLog::RunLog(const std::string& path, std::int64_t first_step, const std::string& unit)
+    : rate_name_(unit + "_per_second") {
+  const std::int64_t kept = first_step > 0 ? bytes_until(path, first_step) : 0;
+  file_.reset(std::fopen(path.c_str(), kept > 0 ? "r+" : "w"));
+  const bool ok = file_ != nullptr && (kept == 0 || (ftruncate(fileno(file_.get()), kept) == 0 &&
+                                                     std::fseek(file_.get(), 0, SEEK_END) == 0));
+  check(ok, "cannot write the log ", path, ": ", std::string(std::strerror(errno)));
+}
+
+bool RunLog::write(const StepRecord& record) {
+  if (!file_) return false;
+  nlohmann::ordered_json entry;
+  entry["step"] = record.step;
+  if (record.loss) entry["loss"] = *record.loss;
+  if (record.lr) entry["lr"] = *record.lr;
+  for (const auto& [name, value] : record.extra) entry[name] = value;
+  if (record.rate > 0) entry[rate_name_] = record.rate;
+  entry["memory_bytes"] = record.memory;
+  entry["peak_bytes"] = record.peak;
+  entry["seconds"] = record.seconds;
+  const std::string line = entry.dump() + "\n";
+  const bool ok = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
+                  std::fflush(file_.get()) == 0;
+  if (!ok) file_.reset();
+  return ok;
+}
+
+}  // namespace quipu::nn

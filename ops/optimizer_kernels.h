@@ -1,0 +1,49 @@
+#pragma once
+// What a back end provides for optimizers. Kernels run over lists: the elements of all items are
+// counted through, in order, and item i begins at position `begin`. No item is empty.
+#include <vector>
+
+#include "quipu/core/dispatch.h"
+#include "quipu/ops/optimizer_updates.h"
+
+namespace quipu {
+
+/// The views of a ParameterUpdate; what was left out is not defined.
+struct UpdateItem {
+  View parameter, gradient, first, second, master, step;
+  std::int64_t begin = 0;
+  std::int64_t numel = 0;
+};
+struct UpdateList {
+  std::vector<UpdateItem> items;
+  std::int64_t numel = 0;  // of all items
+  View scale, skip;
+  const View* first_view() const { return &items.front().parameter; }
+};
+
+/// What ops/optimizer_updates.h says. A step that is defined is counted up first.
+inline constinit Kernel<void(const UpdateList&, const SgdOptions&)> sgd_kernel{"sgd"};
+inline constinit Kernel<void(const UpdateList&, const AdamWOptions&)> adamw_kernel{"adamw"};
+inline constinit Kernel<void(const UpdateList&, const LionOptions&)> lion_kernel{"lion"};
+
+struct NormItem {
+  View x;
+  std::int64_t begin = 0;
+  std::int64_t numel = 0;
+};
+struct NormList {
+  std::vector<NormItem> items;
+  std::int64_t numel = 0;
+  const View* first_view() const { return &items.front().x; }
+};
+
+/// How many partial sums a norm of so many elements has.
+inline constexpr std::int64_t norm_chunk = 32768;
+inline std::int64_t global_norm_parts(std::int64_t numel) {
+  return (numel + norm_chunk - 1) / norm_chunk;
+}
+/// norm () = sqrt of the sum of squares. `parts` is f64 (global_norm_parts).
+inline constinit Kernel<void(const NormList&, View parts, View norm)> global_norm_kernel{
+    "global_norm"};
+
+}  // namespace quipu

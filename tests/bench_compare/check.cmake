@@ -1,0 +1,27 @@
+# bench/compare prints what expected.txt says, and refuses what it cannot read.
+function(run expected_status output)
+  execute_process(COMMAND ${program} ${ARGN} WORKING_DIRECTORY ${CMAKE_CURRENT_LIST_DIR}
+                  RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE errors)
+  if(NOT status EQUAL expected_status)
+    message(FATAL_ERROR "${ARGN}: status ${status}, not ${expected_status}\n${text}${errors}")
+  endif()
+  set(${output} "${text}${errors}" PARENT_SCOPE)
+endfunction()
+
+file(READ ${CMAKE_CURRENT_LIST_DIR}/expected.txt expected)
+run(0 text ours.json peers.jsonl more.jsonl)
+if(NOT text STREQUAL expected)
+  message(FATAL_ERROR "it printed\n${text}\nnot\n${expected}")
+endif()
+
+function(must_refuse message status)
+  run(${status} text ${ARGN})
+  if(NOT text MATCHES "${message}")
+    message(FATAL_ERROR "${ARGN}: it did not say \"${message}\" but\n${text}")
+  endif()
+endfunction()
+must_refuse("damaged.jsonl:1: .*pass" 1 ours.json damaged.jsonl)
+must_refuse("cannot read none.jsonl" 1 ours.json none.jsonl)
+must_refuse("peers.jsonl is not what quipu-bench writes" 1 peers.jsonl peers.jsonl)
+must_refuse("no case of ours has a peer" 1 ours.json none_of_ours.jsonl)
+must_refuse("usage" 2 ours.json)

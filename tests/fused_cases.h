@@ -1,0 +1,40 @@
+#pragma once
+// One table of the fused operators beside their compositions, each on thirty small inputs and a
+// large one, with options that take turns.
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "quipu/core/tensor.h"
+
+namespace quipu::testing {
+
+/// One call of an operator; all inputs get gradients.
+struct FusedCase {
+  using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+
+  std::string name;
+  std::vector<Shape> inputs;
+  Function fused, composed;
+
+  /// The same on every device and, up to rounding, in every type; no entry is near 0.
+  std::vector<Tensor> make_inputs(DType dtype, Device device) const;
+};
+
+struct FusedOperator {
+  std::string name;
+  std::function<FusedCase(int k)> small;  // k in [0, 30)
+  FusedCase large;
+};
+
+inline constexpr int small_inputs = 30;
+const std::vector<FusedOperator>& fused_operators();
+
+/// Rows of choices, one number below levels[i] for option i, in which every pair of choices of two
+/// options occurs.
+std::vector<std::vector<int>> pairwise(const std::vector<int>& levels);
+
+/// Angles for x: in its type if that is f64, else f32.
+Tensor some_theta(const Shape& shape, const Tensor& x);
+
+}  // namespace quipu::testing
