@@ -38,6 +38,9 @@ elseif(QUIPU_CUDA STREQUAL "EMULATE")
   # Never instrumented: it switches stacks, and it is what instrumented kernels call.
   target_compile_options(quipu_emulator PRIVATE -O2 -g1 -Wall -Wextra -Wconversion -Wno-unused-parameter
                                                 $<$<BOOL:${QUIPU_WERROR}>:-Werror> $<$<BOOL:${QUIPU_NATIVE}>:-march=native>)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(quipu_emulator PRIVATE -Wno-restrict -Wno-uninitialized -Wno-maybe-uninitialized)  # in its own headers
+  endif()
   target_include_directories(quipu_emulator PRIVATE cuda/emulator/include)
   target_link_libraries(quipu_emulator PRIVATE Boost::context Eigen3::Eigen Threads::Threads)
   set_target_properties(quipu_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -71,3 +74,11 @@ if(NOT QUIPU_CUDA STREQUAL "OFF")
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/quipu)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/cuda ${PROJECT_BINARY_DIR}/include/quipu/cuda SYMBOLIC)
 endif()
+
+# quipu_check_sass(NAME TARGET SOURCES...): a test that holds the machine code of the target's kernels against the
+# expectations in their sources.
+function(quipu_check_sass name target)
+  set(tools ${PROJECT_BINARY_DIR}/sass_tools)
+  quipu_add_test(sass/${name} ${PROJECT_SOURCE_DIR}/scripts/sass_check --fetch ${tools} ${ARGN} $<TARGET_OBJECTS:${target}>)
+  set_tests_properties(sass/${name} PROPERTIES SKIP_RETURN_CODE 77)
+endfunction()

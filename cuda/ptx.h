@@ -14,8 +14,8 @@ namespace quipu::ptx {
 // d (16 x 8) += a (16 x k) b (k x 8) by the 32 lanes of a warp. With group = lane / 4 and member =
 // lane % 4 a lane holds
 //   d: (group, 2 member), (group, 2 member + 1), the same in row group + 8;
-//   a: pairs at (group, 2 member), (group + 8, 2 member), (group, 2 member + 8), (group + 8, ... + 8);
-//   b: pairs at (2 member, group), (2 member + 8, group).
+//   a: pairs at (group, 2 member), (group + 8, 2 member), (group, 2 member + 8), (group + 8, ... +
+//   8); b: pairs at (2 member, group), (2 member + 8, group).
 // k is 16 for 16-bit operands. For tf32 k is 8 and the columns are member and member + 4.
 
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const unsigned (&a)[4],
@@ -80,26 +80,39 @@ __device__ __forceinline__ void ldmatrix(unsigned (&r)[Count], const void* row Q
 #ifdef __CUDACC__
   const unsigned p = static_cast<unsigned>(__cvta_generic_to_shared(row));
   if constexpr (Count == 1 && !Transposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(p) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(p)
+                 : "memory");
   } else if constexpr (Count == 1) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(p) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(r[0])
+                 : "r"(p)
+                 : "memory");
   } else if constexpr (Count == 2 && !Transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(p) : "memory");
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(p)
+                 : "memory");
   } else if constexpr (Count == 2) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(p) : "memory");
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(p)
+                 : "memory");
   } else if constexpr (!Transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(p)
+                 : "memory");
   } else {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(p)
+                 : "memory");
   }
 #else
   uint4 bits{};
-  const unsigned lane =
-      (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
+  const unsigned lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
   if (lane < 8 * Count) bits = *static_cast<const uint4*>(row);
   emulator::ldmatrix(r, Count, Transposed, &bits.x, at);
 #endif
@@ -114,9 +127,13 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
   const unsigned p = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   const int from = valid ? Bytes : 0;
   if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(p), "l"(__cvta_generic_to_global(global)), "r"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(p),
+                 "l"(__cvta_generic_to_global(global)), "r"(from)
+                 : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(p), "l"(__cvta_generic_to_global(global)), "n"(Bytes), "r"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(p),
+                 "l"(__cvta_generic_to_global(global)), "n"(Bytes), "r"(from)
+                 : "memory");
   }
 #else
   emulator::copy_async(shared, global, Bytes, valid ? 0 : Bytes);

@@ -127,7 +127,8 @@ std::string Multiprocessor::name_place(const Place& place) const {
     return "dynamic shared memory at offset " + std::to_string(place.offset);
   }
   const SharedArray& array = *arrays_->at(place.offset);
-  return "shared array '" + array.name + "' at offset " + std::to_string(place.offset - array.offset);
+  return "shared array '" + array.name + "' at offset " +
+         std::to_string(place.offset - array.offset);
 }
 
 std::string Multiprocessor::name_other(Stamp stamp) const {
@@ -169,16 +170,17 @@ void Multiprocessor::report_finding(const Finding& finding, const Place& place, 
     const SourceLine line = source_line(long_code(finding.other_at));
     if (line.line != 0) {
       const SourceLine here = source_line(code);
-      other += " at " + (here.file == line.file ? "line " + std::to_string(line.line) : line.text());
+      other +=
+          " at " + (here.file == line.file ? "line " + std::to_string(line.line) : line.text());
     }
   }
   if (copying) {
-    return report(kind, code,
-                  "touches " + what + ", where the asynchronous copy of " + other +
-                      " is still in flight");
+    return report(
+        kind, code,
+        "touches " + what + ", where the asynchronous copy of " + other + " is still in flight");
   }
-  const bool same_block = epoch_of(finding.other) >= asker_.block_start &&
-                          warp_of(finding.other) != several_blocks;
+  const bool same_block =
+      epoch_of(finding.other) >= asker_.block_start && warp_of(finding.other) != several_blocks;
   report(kind, code,
          std::string(reads ? "reads " : "writes ") + what + ", which is " +
              (was_read ? "read" : "written") + " by " + other + "; " +

@@ -47,7 +47,8 @@ T atomic_update(T* address, T value, Update update) {
   __atomic_load(address, &old, __ATOMIC_RELAXED);
   for (;;) {
     T next = updated(old, value, update);
-    if (__atomic_compare_exchange(address, &old, &next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    if (__atomic_compare_exchange(address, &old, &next, false, __ATOMIC_ACQ_REL,
+                                  __ATOMIC_ACQUIRE)) {
       return old;
     }
   }

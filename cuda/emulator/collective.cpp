@@ -96,8 +96,9 @@ void Multiprocessor::release_barrier() {
 /// A mask that names lanes which can never arrive is reported, and made to name those that can.
 void Multiprocessor::check_mask(Collective what, std::uint32_t& mask, Site at) {
   if (what == Collective::call && warp().exists != ~0u) {
-    report("warp divergence", at, "this needs all 32 lanes, but the last warp of the block has " +
-                                      std::to_string(std::popcount(warp().exists)));
+    report("warp divergence", at,
+           "this needs all 32 lanes, but the last warp of the block has " +
+               std::to_string(std::popcount(warp().exists)));
   }
   mask &= warp().exists;  // a full mask in a block whose last warp is not full
   if ((mask & bit()) == 0) {
@@ -151,7 +152,8 @@ void Multiprocessor::complete(std::size_t index) {
   };
   const auto lanes_with = [&](std::uint64_t value) {
     std::uint32_t lanes = 0;
-    each_lane(meeting.arrived, [&](int l) { lanes |= std::uint32_t{lane_at(l).input == value} << l; });
+    each_lane(meeting.arrived,
+              [&](int l) { lanes |= std::uint32_t{lane_at(l).input == value} << l; });
     return lanes;
   };
 
@@ -177,7 +179,8 @@ void Multiprocessor::complete(std::size_t index) {
     all_get(same == meeting.arrived ? same : 0);
   } else if (meeting.what == Collective::call) {
     std::array<std::uint64_t, 32> inputs{};
-    each_lane(meeting.arrived, [&](int l) { inputs[static_cast<std::size_t>(l)] = lane_at(l).input; });
+    each_lane(meeting.arrived,
+              [&](int l) { inputs[static_cast<std::size_t>(l)] = lane_at(l).input; });
     if (meeting.function != nullptr && meeting.arrived == ~0u) meeting.function(inputs.data());
   } else {
     const int first = std::countr_zero(meeting.arrived);

@@ -17,8 +17,8 @@ void AsyncCopy::perform() {
 void Multiprocessor::copy_async(void* to, const void* from, std::size_t bytes, std::size_t zeros,
                                 std::uintptr_t code) {
   if ((bytes != 4 && bytes != 8 && bytes != 16) || zeros > bytes) {
-    fault("invalid copy", code, "an asynchronous copy moves 4, 8 or 16 bytes, not " +
-                                    std::to_string(bytes));
+    fault("invalid copy", code,
+          "an asynchronous copy moves 4, 8 or 16 bytes, not " + std::to_string(bytes));
   }
   const auto source = reinterpret_cast<std::uintptr_t>(from);
   const auto destination = reinterpret_cast<std::uintptr_t>(to);
@@ -31,8 +31,8 @@ void Multiprocessor::copy_async(void* to, const void* from, std::size_t bytes, s
     if (zeros < bytes) access(source, bytes - zeros, Access::read, code);
     access(destination, bytes, Access::copy, code);
   }
-  lane().copies.push_back({static_cast<char*>(to), static_cast<const char*>(from), bytes, zeros,
-                           code, false});
+  lane().copies.push_back(
+      {static_cast<char*>(to), static_cast<const char*>(from), bytes, zeros, code, false});
   if (shuffled_ && random() % 4 == 0) lane().copies.back().perform();
 }
 

@@ -154,7 +154,8 @@ Traffic Counting::sectors(const WarpRequests::Request& request) {
   if (!std::is_sorted(sector.begin(), sector.begin() + count)) {
     std::sort(sector.begin(), sector.begin() + count);
   }
-  count = static_cast<std::size_t>(std::unique(sector.begin(), sector.begin() + count) - sector.begin());
+  count = static_cast<std::size_t>(std::unique(sector.begin(), sector.begin() + count) -
+                                   sector.begin());
   DeviceMemory& memory = device_memory();
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t offset = memory.offset_of(sector[i] * 32);
@@ -179,7 +180,7 @@ void Counting::close(WarpRequests& requests) {
     traffic.lanes = static_cast<std::uint64_t>(std::popcount(request.lanes));
     traffic.bytes = traffic.lanes * request.bytes;
     const bool read = request.access == Access::read;
-    (request.shared ? (read ? launch.shared_load : launch.shared_store)
+    (request.shared                     ? (read ? launch.shared_load : launch.shared_store)
      : request.access == Access::atomic ? launch.atomic
      : read                             ? launch.load
                                         : launch.store) += traffic;
@@ -238,15 +239,14 @@ std::string profile() {
     const std::string place = line.file.substr(slash == std::string::npos ? 0 : slash + 1) + ":" +
                               std::to_string(line.line);
     char row[300];
-    std::snprintf(row, sizeof row,
-                  "%-28s %-6s %-6s %2u bytes a lane  requests %9llu  %s %10llu  least %10llu"
-                  "  efficiency %3.0f %%\n",
-                  place.c_str(), line.shared ? "shared" : "device", line.kind.c_str(),
-                  line.lane_bytes, static_cast<unsigned long long>(line.traffic.requests),
-                  line.shared ? "passes " : "sectors",
-                  static_cast<unsigned long long>(line.traffic.units),
-                  static_cast<unsigned long long>(line.traffic.ideal),
-                  100 * line.traffic.efficiency());
+    std::snprintf(
+        row, sizeof row,
+        "%-28s %-6s %-6s %2u bytes a lane  requests %9llu  %s %10llu  least %10llu"
+        "  efficiency %3.0f %%\n",
+        place.c_str(), line.shared ? "shared" : "device", line.kind.c_str(), line.lane_bytes,
+        static_cast<unsigned long long>(line.traffic.requests), line.shared ? "passes " : "sectors",
+        static_cast<unsigned long long>(line.traffic.units),
+        static_cast<unsigned long long>(line.traffic.ideal), 100 * line.traffic.efficiency());
     text += row;
   }
   return text;

@@ -23,7 +23,9 @@ class WarpRequests {
   };
   void add(int lane, std::uintptr_t code, std::uintptr_t address, std::size_t bytes, Access access,
            bool shared);
-  bool crowded(int lane) const { return requests_.size() > 20000 && next_[lane] == requests_.size(); }
+  bool crowded(int lane) const {
+    return requests_.size() > 20000 && next_[lane] == requests_.size();
+  }
   const std::vector<Request>& all() const { return requests_; }
   void clear();
 

@@ -52,8 +52,22 @@ void* dynamic_shared();
 int barrier(bool predicate, Site at);
 
 enum class Collective : std::uint8_t {
-  sync, ballot, shuffle, shuffle_up, shuffle_down, shuffle_xor, match_any, match_all,
-  add, min_signed, min_unsigned, max_signed, max_unsigned, bit_and, bit_or, bit_xor,
+  sync,
+  ballot,
+  shuffle,
+  shuffle_up,
+  shuffle_down,
+  shuffle_xor,
+  match_any,
+  match_all,
+  add,
+  min_signed,
+  min_unsigned,
+  max_signed,
+  max_unsigned,
+  bit_and,
+  bit_or,
+  bit_xor,
   call,  // `function` computes what all lanes get
 };
 /// `inputs` are those of the 32 lanes.
@@ -82,7 +96,18 @@ T shuffle(Collective what, unsigned mask, T value, unsigned argument, int width,
       collective(what, mask, to_bits(value), argument, static_cast<unsigned>(width), at));
 }
 
-enum class Update : std::uint8_t { add, sub, exchange, min, max, inc, dec, bit_and, bit_or, bit_xor };
+enum class Update : std::uint8_t {
+  add,
+  sub,
+  exchange,
+  min,
+  max,
+  inc,
+  dec,
+  bit_and,
+  bit_or,
+  bit_xor
+};
 /// Returns the old value. Defined for int, unsigned, unsigned long long, float and double.
 template <class T>
 T atomic_update(T* address, T value, Update update);

@@ -32,8 +32,8 @@ Settings& settings();
 /// One mistake of a kernel or of its caller. A place is reported once, whatever the number of
 /// threads that pass there.
 struct Report {
-  std::string kind;    // "race", "out of bounds", ...
-  std::string file;    // empty where no debug information tells
+  std::string kind;  // "race", "out of bounds", ...
+  std::string file;  // empty where no debug information tells
   unsigned line = 0;
   std::string kernel;  // empty for mistakes of the host
   std::string text;    // block, thread, what, with whom
@@ -49,7 +49,8 @@ std::string report_text();
 /// Accesses of warps: the lanes that meet at one instruction make one request.
 struct Traffic {
   std::uint64_t requests = 0, lanes = 0, bytes = 0;
-  std::uint64_t units = 0;  // 32-byte sectors of device memory; passes over the banks of shared memory
+  std::uint64_t units =
+      0;  // 32-byte sectors of device memory; passes over the banks of shared memory
   std::uint64_t ideal = 0;  // the fewest units that these bytes could take
   double efficiency() const { return units == 0 ? 1.0 : double(ideal) / double(units); }
   Traffic& operator+=(const Traffic& other);

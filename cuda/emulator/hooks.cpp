@@ -13,7 +13,8 @@ using quipu::emulator::watching;
 
 namespace {
 
-[[gnu::always_inline]] inline void see(void* address, std::size_t bytes, Access access, void* code) {
+[[gnu::always_inline]] inline void see(void* address, std::size_t bytes, Access access,
+                                       void* code) {
   if (watching == nullptr) return;
   watching->access(reinterpret_cast<std::uintptr_t>(address), bytes, access,
                    reinterpret_cast<std::uintptr_t>(code));
@@ -21,22 +22,22 @@ namespace {
 
 }  // namespace
 
-#define QUIPU_HOOKS(n)                                                        \
-  void __tsan_read##n(void* p);                                               \
-  void __tsan_read##n(void* p) {                                              \
-    see(p, n, Access::read, __builtin_return_address(0));                     \
-  }                                                                           \
-  void __tsan_write##n(void* p);                                              \
-  void __tsan_write##n(void* p) {                                             \
-    see(p, n, Access::write, __builtin_return_address(0));                    \
-  }                                                                           \
-  void __tsan_unaligned_read##n(void* p);                                     \
-  void __tsan_unaligned_read##n(void* p) {                                    \
-    see(p, n, Access::read, __builtin_return_address(0));                     \
-  }                                                                           \
-  void __tsan_unaligned_write##n(void* p);                                    \
-  void __tsan_unaligned_write##n(void* p) {                                   \
-    see(p, n, Access::write, __builtin_return_address(0));                    \
+#define QUIPU_HOOKS(n)                                     \
+  void __tsan_read##n(void* p);                            \
+  void __tsan_read##n(void* p) {                           \
+    see(p, n, Access::read, __builtin_return_address(0));  \
+  }                                                        \
+  void __tsan_write##n(void* p);                           \
+  void __tsan_write##n(void* p) {                          \
+    see(p, n, Access::write, __builtin_return_address(0)); \
+  }                                                        \
+  void __tsan_unaligned_read##n(void* p);                  \
+  void __tsan_unaligned_read##n(void* p) {                 \
+    see(p, n, Access::read, __builtin_return_address(0));  \
+  }                                                        \
+  void __tsan_unaligned_write##n(void* p);                 \
+  void __tsan_unaligned_write##n(void* p) {                \
+    see(p, n, Access::write, __builtin_return_address(0)); \
   }
 
 extern "C" {
@@ -67,42 +68,45 @@ void __tsan_vptr_read(void**);
 void __tsan_vptr_read(void**) {}
 
 // Atomics of host code in the same files: shared pointers, guards of static variables.
-#define QUIPU_HOST_UPDATE(bits, T, name)                              \
-  T __tsan_atomic##bits##_##name(volatile T* p, T value, int);        \
-  T __tsan_atomic##bits##_##name(volatile T* p, T value, int) {       \
-    return __atomic_##name(p, value, __ATOMIC_SEQ_CST);               \
+#define QUIPU_HOST_UPDATE(bits, T, name)                        \
+  T __tsan_atomic##bits##_##name(volatile T* p, T value, int);  \
+  T __tsan_atomic##bits##_##name(volatile T* p, T value, int) { \
+    return __atomic_##name(p, value, __ATOMIC_SEQ_CST);         \
   }
-#define QUIPU_HOST_EXCHANGE(bits, T, strength, weak)                                              \
+#define QUIPU_HOST_EXCHANGE(bits, T, strength, weak)                                               \
   int __tsan_atomic##bits##_compare_exchange_##strength(volatile T* p, T* old, T value, int, int); \
-  int __tsan_atomic##bits##_compare_exchange_##strength(volatile T* p, T* old, T value, int, int) { \
-    return __atomic_compare_exchange_n(p, old, value, weak, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+  int __tsan_atomic##bits##_compare_exchange_##strength(volatile T* p, T* old, T value, int,       \
+                                                        int) {                                     \
+    return __atomic_compare_exchange_n(p, old, value, weak, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);   \
   }
-#define QUIPU_HOST_ATOMICS(bits, T)                                   \
-  T __tsan_atomic##bits##_load(const volatile T* p, int);             \
-  T __tsan_atomic##bits##_load(const volatile T* p, int) {            \
-    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                      \
-  }                                                                   \
-  void __tsan_atomic##bits##_store(volatile T* p, T value, int);      \
-  void __tsan_atomic##bits##_store(volatile T* p, T value, int) {     \
-    __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                     \
-  }                                                                   \
-  T __tsan_atomic##bits##_exchange(volatile T* p, T value, int);      \
-  T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {     \
-    return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);           \
-  }                                                                   \
-  QUIPU_HOST_EXCHANGE(bits, T, strong, false)                         \
-  QUIPU_HOST_EXCHANGE(bits, T, weak, true)                            \
-  QUIPU_HOST_UPDATE(bits, T, fetch_add)                               \
-  QUIPU_HOST_UPDATE(bits, T, fetch_sub)                               \
-  QUIPU_HOST_UPDATE(bits, T, fetch_and)                               \
-  QUIPU_HOST_UPDATE(bits, T, fetch_or)                                \
+#define QUIPU_HOST_ATOMICS(bits, T)                               \
+  T __tsan_atomic##bits##_load(const volatile T* p, int);         \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) {        \
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                  \
+  }                                                               \
+  void __tsan_atomic##bits##_store(volatile T* p, T value, int);  \
+  void __tsan_atomic##bits##_store(volatile T* p, T value, int) { \
+    __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                 \
+  }                                                               \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T value, int);  \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) { \
+    return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);       \
+  }                                                               \
+  QUIPU_HOST_EXCHANGE(bits, T, strong, false)                     \
+  QUIPU_HOST_EXCHANGE(bits, T, weak, true)                        \
+  QUIPU_HOST_UPDATE(bits, T, fetch_add)                           \
+  QUIPU_HOST_UPDATE(bits, T, fetch_sub)                           \
+  QUIPU_HOST_UPDATE(bits, T, fetch_and)                           \
+  QUIPU_HOST_UPDATE(bits, T, fetch_or)                            \
   QUIPU_HOST_UPDATE(bits, T, fetch_xor)
 QUIPU_HOST_ATOMICS(8, std::uint8_t)
 QUIPU_HOST_ATOMICS(16, std::uint16_t)
 QUIPU_HOST_ATOMICS(32, std::uint32_t)
 QUIPU_HOST_ATOMICS(64, std::uint64_t)
 void __tsan_atomic_thread_fence(int);
-void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_thread_fence(int) {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 void __tsan_atomic_signal_fence(int);
 void __tsan_atomic_signal_fence(int) {}
 

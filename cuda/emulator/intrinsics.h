@@ -5,7 +5,9 @@
 
 #define QUIPU_SITE quipu::emulator::Site at = quipu::emulator::Site::current()
 
-inline void __syncthreads(QUIPU_SITE) { quipu::emulator::barrier(false, at); }
+inline void __syncthreads(QUIPU_SITE) {
+  quipu::emulator::barrier(false, at);
+}
 inline int __syncthreads_count(int predicate, QUIPU_SITE) {
   return quipu::emulator::barrier(predicate != 0, at);
 }
@@ -19,10 +21,12 @@ inline int __syncthreads_and(int predicate, QUIPU_SITE) {
 inline void __syncwarp(unsigned mask = ~0u, QUIPU_SITE) {
   quipu::emulator::collective(quipu::emulator::Collective::sync, mask, 0, 0, 32, at);
 }
-inline unsigned __activemask() { return quipu::emulator::active_lanes(); }
+inline unsigned __activemask() {
+  return quipu::emulator::active_lanes();
+}
 inline unsigned __ballot_sync(unsigned mask, int predicate, QUIPU_SITE) {
-  return static_cast<unsigned>(quipu::emulator::collective(
-      quipu::emulator::Collective::ballot, mask, predicate != 0, 0, 32, at));
+  return static_cast<unsigned>(quipu::emulator::collective(quipu::emulator::Collective::ballot,
+                                                           mask, predicate != 0, 0, 32, at));
 }
 inline int __any_sync(unsigned mask, int predicate, QUIPU_SITE) {
   return __ballot_sync(mask, predicate, at) != 0;
@@ -32,15 +36,13 @@ inline int __all_sync(unsigned mask, int predicate, QUIPU_SITE) {
 }
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value, QUIPU_SITE) {
-  return static_cast<unsigned>(
-      quipu::emulator::collective(quipu::emulator::Collective::match_any, mask,
-                                  quipu::emulator::to_bits(value), 0, 32, at));
+  return static_cast<unsigned>(quipu::emulator::collective(
+      quipu::emulator::Collective::match_any, mask, quipu::emulator::to_bits(value), 0, 32, at));
 }
 template <class T>
 unsigned __match_all_sync(unsigned mask, T value, int* all, QUIPU_SITE) {
-  const auto same = static_cast<unsigned>(
-      quipu::emulator::collective(quipu::emulator::Collective::match_all, mask,
-                                  quipu::emulator::to_bits(value), 0, 32, at));
+  const auto same = static_cast<unsigned>(quipu::emulator::collective(
+      quipu::emulator::Collective::match_all, mask, quipu::emulator::to_bits(value), 0, 32, at));
   *all = same != 0;
   return same;
 }
@@ -57,8 +59,8 @@ T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32, QUIP
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32, QUIPU_SITE) {
-  return quipu::emulator::shuffle(quipu::emulator::Collective::shuffle_down, mask, value,
-                                  distance, width, at);
+  return quipu::emulator::shuffle(quipu::emulator::Collective::shuffle_down, mask, value, distance,
+                                  width, at);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, QUIPU_SITE) {
@@ -66,11 +68,10 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32, QUIPU_SITE)
                                   static_cast<unsigned>(lanes), width, at);
 }
 
-#define QUIPU_REDUCE(name, Type, what)                                                       \
-  inline Type __reduce_##name##_sync(unsigned mask, Type value, QUIPU_SITE) {                \
-    return static_cast<Type>(quipu::emulator::collective(quipu::emulator::Collective::what,  \
-                                                         mask, static_cast<unsigned>(value), \
-                                                         0, 32, at));                        \
+#define QUIPU_REDUCE(name, Type, what)                                                      \
+  inline Type __reduce_##name##_sync(unsigned mask, Type value, QUIPU_SITE) {               \
+    return static_cast<Type>(quipu::emulator::collective(                                   \
+        quipu::emulator::Collective::what, mask, static_cast<unsigned>(value), 0, 32, at)); \
   }
 QUIPU_REDUCE(add, unsigned, add)
 QUIPU_REDUCE(add, int, add)
@@ -83,14 +84,13 @@ QUIPU_REDUCE(or, unsigned, bit_or)
 QUIPU_REDUCE(xor, unsigned, bit_xor)
 #undef QUIPU_REDUCE
 
-#define QUIPU_ATOMIC(name, Type, update)                                           \
-  __forceinline__ Type name(Type* address, Type value) {                           \
-    return quipu::emulator::atomic_update(address, value,                          \
-                                          quipu::emulator::Update::update);        \
+#define QUIPU_ATOMIC(name, Type, update)                                                    \
+  __forceinline__ Type name(Type* address, Type value) {                                    \
+    return quipu::emulator::atomic_update(address, value, quipu::emulator::Update::update); \
   }
-#define QUIPU_INTEGER_ATOMIC(name, update)      \
-  QUIPU_ATOMIC(name, int, update)               \
-  QUIPU_ATOMIC(name, unsigned, update)          \
+#define QUIPU_INTEGER_ATOMIC(name, update) \
+  QUIPU_ATOMIC(name, int, update)          \
+  QUIPU_ATOMIC(name, unsigned, update)     \
   QUIPU_ATOMIC(name, unsigned long long, update)
 QUIPU_INTEGER_ATOMIC(atomicAdd, add)
 QUIPU_ATOMIC(atomicAdd, float, add)
@@ -113,16 +113,22 @@ __forceinline__ T atomicCAS(T* address, T expected, T value) {
   return quipu::emulator::atomic_compare_exchange(address, expected, value);
 }
 
-inline void __threadfence() { quipu::emulator::fence(); }
-inline void __threadfence_system() { quipu::emulator::fence(); }
+inline void __threadfence() {
+  quipu::emulator::fence();
+}
+inline void __threadfence_system() {
+  quipu::emulator::fence();
+}
 inline void __threadfence_block() {}
-[[noreturn]] inline void __trap(QUIPU_SITE) { quipu::emulator::trap(at); }
+[[noreturn]] inline void __trap(QUIPU_SITE) {
+  quipu::emulator::trap(at);
+}
 inline void __nanosleep(unsigned) {}
 
-#define QUIPU_LOAD(name)                \
-  template <class T>                    \
-  __forceinline__ T name(const T* p) {  \
-    return *p;                          \
+#define QUIPU_LOAD(name)               \
+  template <class T>                   \
+  __forceinline__ T name(const T* p) { \
+    return *p;                         \
   }
 QUIPU_LOAD(__ldg)
 QUIPU_LOAD(__ldca)
@@ -131,10 +137,10 @@ QUIPU_LOAD(__ldcs)
 QUIPU_LOAD(__ldlu)
 QUIPU_LOAD(__ldcv)
 #undef QUIPU_LOAD
-#define QUIPU_STORE(name)                        \
-  template <class T>                             \
-  __forceinline__ void name(T* p, T value) {     \
-    *p = value;                                  \
+#define QUIPU_STORE(name)                    \
+  template <class T>                         \
+  __forceinline__ void name(T* p, T value) { \
+    *p = value;                              \
   }
 QUIPU_STORE(__stwb)
 QUIPU_STORE(__stcg)

@@ -13,23 +13,31 @@
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 
-#define QUIPU_VECTORS(Type, name, two, four)                            \
-  struct name##1 {                                                      \
-    Type x;                                                             \
-  };                                                                    \
-  struct alignas(two) name##2 {                                         \
-    Type x, y;                                                          \
-  };                                                                    \
-  struct name##3 {                                                      \
-    Type x, y, z;                                                       \
-  };                                                                    \
-  struct alignas(four) name##4 {                                        \
-    Type x, y, z, w;                                                    \
-  };                                                                    \
-  inline name##1 make_##name##1(Type x) { return {x}; }                 \
-  inline name##2 make_##name##2(Type x, Type y) { return {x, y}; }      \
-  inline name##3 make_##name##3(Type x, Type y, Type z) { return {x, y, z}; } \
-  inline name##4 make_##name##4(Type x, Type y, Type z, Type w) { return {x, y, z, w}; }
+#define QUIPU_VECTORS(Type, name, two, four)                      \
+  struct name##1 {                                                \
+    Type x;                                                       \
+  };                                                              \
+  struct alignas(two) name##2 {                                   \
+    Type x, y;                                                    \
+  };                                                              \
+  struct name##3 {                                                \
+    Type x, y, z;                                                 \
+  };                                                              \
+  struct alignas(four) name##4 {                                  \
+    Type x, y, z, w;                                              \
+  };                                                              \
+  inline name##1 make_##name##1(Type x) {                         \
+    return {x};                                                   \
+  }                                                               \
+  inline name##2 make_##name##2(Type x, Type y) {                 \
+    return {x, y};                                                \
+  }                                                               \
+  inline name##3 make_##name##3(Type x, Type y, Type z) {         \
+    return {x, y, z};                                             \
+  }                                                               \
+  inline name##4 make_##name##4(Type x, Type y, Type z, Type w) { \
+    return {x, y, z, w};                                          \
+  }
 QUIPU_VECTORS(signed char, char, 2, 4)
 QUIPU_VECTORS(unsigned char, uchar, 2, 4)
 QUIPU_VECTORS(short, short, 4, 8)

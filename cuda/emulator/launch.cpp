@@ -76,7 +76,8 @@ bool run_in_parallel(const Launch& launch, unsigned threads) {
   std::atomic<bool> well = true;
   const std::uint64_t blocks = launch.blocks(), parts = pool.size();
   pool.run([&](unsigned i) {
-    if (!this_multiprocessor().run_unwatched(launch, blocks * i / parts, blocks * (i + 1) / parts)) {
+    if (!this_multiprocessor().run_unwatched(launch, blocks * i / parts,
+                                             blocks * (i + 1) / parts)) {
       well = false;
     }
   });
@@ -106,7 +107,8 @@ void run_launch(const Launch& launch, std::uint64_t oldest_unordered) {
 std::string invalid_launch(const Launch& launch) {
   const dim3 g = launch.grid, b = launch.block;
   if (g.x == 0 || g.y == 0 || g.z == 0) return "the grid has no blocks";
-  if (g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) return "the grid is larger than 2^31-1 x 65535 x 65535";
+  if (g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535)
+    return "the grid is larger than 2^31-1 x 65535 x 65535";
   const std::uint64_t threads = std::uint64_t{b.x} * b.y * b.z;
   if (threads == 0 || threads > 1024 || b.z > 64) {
     return "a block of " + std::to_string(threads) + " threads: 1 to 1024 are possible";

@@ -1,7 +1,7 @@
 #pragma once
-// Device memory: one reserved range of addresses. Every allocation begins on a page of its own, with
-// a gap before and behind it; freed addresses come back only when the range is used up, so that a
-// stale pointer is recognised for long.
+// Device memory: one reserved range of addresses. Every allocation begins on a page of its own,
+// with a gap before and behind it; freed addresses come back only when the range is used up, so
+// that a stale pointer is recognised for long.
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -59,10 +59,10 @@ class DeviceMemory {
   std::uintptr_t base_ = 0;
   std::size_t top_ = page, used_ = 0;
   std::vector<Block> blocks_{Block{}};
-  std::vector<Room> rooms_{Room{}};          // by block: the pages that it took, 0 if it was carved
+  std::vector<Room> rooms_{Room{}};  // by block: the pages that it took, 0 if it was carved
   std::deque<Room> freed_;
-  std::uint32_t* owner_ = nullptr;           // by unit
-  std::uint32_t* touched_ = nullptr;         // by sector: launch * 4 + read, written
+  std::uint32_t* owner_ = nullptr;    // by unit
+  std::uint32_t* touched_ = nullptr;  // by sector: launch * 4 + read, written
   Shadow shadow_;
 };
 DeviceMemory& device_memory();

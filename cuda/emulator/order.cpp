@@ -52,7 +52,8 @@ bool Order::knows_block(std::size_t number, Stamp earlier, Stamp now) const {
 
 bool Order::knows(Stamp earlier, Stamp now) const {
   if (known_.empty()) return false;
-  if (warp_of(earlier) != several_blocks) return knows_block(number_at(epoch_of(earlier)), earlier, now);
+  if (warp_of(earlier) != several_blocks)
+    return knows_block(number_at(epoch_of(earlier)), earlier, now);
   // Which blocks is not recorded: all that came before have to be known.
   for (std::size_t i = 0; i < blocks_.size() - 1; ++i) {
     if (!knows_block(i, make_stamp(blocks_[i].start, 0, several_warps, 0), now)) return false;

@@ -48,8 +48,8 @@ class Order {
     std::uint64_t start;
     uint3 index;
   };
-  std::vector<Block> blocks_;      // in the order in which they ran
-  std::vector<Knowledge> known_;   // of the block that runs, by number of the other
+  std::vector<Block> blocks_;     // in the order in which they ran
+  std::vector<Knowledge> known_;  // of the block that runs, by number of the other
   std::unordered_map<const void*, std::vector<Stamp>> published_;
 };
 

@@ -46,61 +46,98 @@ inline float from_half_bits(std::uint16_t bits) {
   const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
   const std::uint32_t size = bits & 0x7fffu;
   if (size >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (size & 0x3ffu) << 13);
-  const float magnitude = size < 0x400u
-                              ? static_cast<float>(size) * 0x1p-24f
-                              : std::bit_cast<float>((size << 13) + 0x38000000u);
+  const float magnitude = size < 0x400u ? static_cast<float>(size) * 0x1p-24f
+                                        : std::bit_cast<float>((size << 13) + 0x38000000u);
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(magnitude));
 }
 
 }  // namespace quipu::emulator
 
 // Everything that is the same for __nv_bfloat16 and __half, once their conversions are there.
-#define QUIPU_REDUCED_OPERATOR(Scalar, Pair, op, name)                                          \
-  inline Scalar operator op(const Scalar& a, const Scalar& b) { return float(a) op float(b); }  \
-  inline Pair operator op(const Pair& a, const Pair& b) { return {a.x op b.x, a.y op b.y}; }    \
-  inline Scalar& operator op##=(Scalar& a, const Scalar& b) { return a = a op b; }              \
-  inline Pair& operator op##=(Pair& a, const Pair& b) { return a = a op b; }                    \
-  inline Scalar name(Scalar a, Scalar b) { return a op b; }                                     \
-  inline Pair name##2(Pair a, Pair b) { return a op b; }
-#define QUIPU_REDUCED_COMPARE(Scalar, op, name)                                               \
-  inline bool operator op(const Scalar& a, const Scalar& b) { return float(a) op float(b); }  \
-  inline bool name(Scalar a, Scalar b) { return float(a) op float(b); }
+#define QUIPU_REDUCED_OPERATOR(Scalar, Pair, op, name)          \
+  inline Scalar operator op(const Scalar& a, const Scalar& b) { \
+    return float(a) op float(b);                                \
+  }                                                             \
+  inline Pair operator op(const Pair& a, const Pair& b) {       \
+    return {a.x op b.x, a.y op b.y};                            \
+  }                                                             \
+  inline Scalar& operator op##=(Scalar& a, const Scalar& b) {   \
+    return a = a op b;                                          \
+  }                                                             \
+  inline Pair& operator op##=(Pair& a, const Pair& b) {         \
+    return a = a op b;                                          \
+  }                                                             \
+  inline Scalar name(Scalar a, Scalar b) {                      \
+    return a op b;                                              \
+  }                                                             \
+  inline Pair name##2(Pair a, Pair b) {                         \
+    return a op b;                                              \
+  }
+#define QUIPU_REDUCED_COMPARE(Scalar, op, name)               \
+  inline bool operator op(const Scalar& a, const Scalar& b) { \
+    return float(a) op float(b);                              \
+  }                                                           \
+  inline bool name(Scalar a, Scalar b) {                      \
+    return float(a) op float(b);                              \
+  }
 #define QUIPU_REDUCED_FUNCTION(Scalar, name, expression) \
   inline Scalar name(Scalar value) {                     \
     const float x = float(value);                        \
     return static_cast<float>(expression);               \
   }
-#define QUIPU_REDUCED(Scalar, Pair)                                                          \
-  QUIPU_REDUCED_OPERATOR(Scalar, Pair, +, __hadd)                                            \
-  QUIPU_REDUCED_OPERATOR(Scalar, Pair, -, __hsub)                                            \
-  QUIPU_REDUCED_OPERATOR(Scalar, Pair, *, __hmul)                                            \
-  QUIPU_REDUCED_OPERATOR(Scalar, Pair, /, __hdiv)                                            \
-  QUIPU_REDUCED_COMPARE(Scalar, ==, __heq)                                                   \
-  QUIPU_REDUCED_COMPARE(Scalar, !=, __hne)                                                   \
-  QUIPU_REDUCED_COMPARE(Scalar, <, __hlt)                                                    \
-  QUIPU_REDUCED_COMPARE(Scalar, <=, __hle)                                                   \
-  QUIPU_REDUCED_COMPARE(Scalar, >, __hgt)                                                    \
-  QUIPU_REDUCED_COMPARE(Scalar, >=, __hge)                                                   \
-  inline Scalar operator-(const Scalar& a) { return __hneg(a); }                             \
-  inline Pair __h2div(Pair a, Pair b) { return a / b; }                                      \
-  inline Pair __hneg2(Pair a) { return {__hneg(a.x), __hneg(a.y)}; }                         \
-  inline Scalar __hfma(Scalar a, Scalar b, Scalar c) {                                       \
-    return static_cast<double>(float(a)) * float(b) + float(c);                              \
-  }                                                                                          \
-  inline Pair __hfma2(Pair a, Pair b, Pair c) {                                              \
-    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};                                   \
-  }                                                                                          \
-  inline bool __hisnan(Scalar a) { return std::isnan(float(a)); }                            \
-  inline int __hisinf(Scalar a) { return std::isinf(float(a)) ? (float(a) > 0 ? 1 : -1) : 0; } \
-  inline Scalar __hmax(Scalar a, Scalar b) { return std::fmax(float(a), float(b)); }         \
-  inline Scalar __hmin(Scalar a, Scalar b) { return std::fmin(float(a), float(b)); }         \
-  inline Pair __hmax2(Pair a, Pair b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }       \
-  inline Pair __hmin2(Pair a, Pair b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }       \
-  inline float __low2float(Pair a) { return float(a.x); }                                    \
-  inline float __high2float(Pair a) { return float(a.y); }                                   \
-  QUIPU_REDUCED_FUNCTION(Scalar, hexp, std::exp(x))                                          \
-  QUIPU_REDUCED_FUNCTION(Scalar, hexp2, std::exp2(x))                                        \
-  QUIPU_REDUCED_FUNCTION(Scalar, hlog, std::log(x))                                          \
-  QUIPU_REDUCED_FUNCTION(Scalar, hsqrt, std::sqrt(x))                                        \
-  QUIPU_REDUCED_FUNCTION(Scalar, hrsqrt, 1.0 / std::sqrt(double(x)))                         \
+#define QUIPU_REDUCED(Scalar, Pair)                                  \
+  QUIPU_REDUCED_OPERATOR(Scalar, Pair, +, __hadd)                    \
+  QUIPU_REDUCED_OPERATOR(Scalar, Pair, -, __hsub)                    \
+  QUIPU_REDUCED_OPERATOR(Scalar, Pair, *, __hmul)                    \
+  QUIPU_REDUCED_OPERATOR(Scalar, Pair, /, __hdiv)                    \
+  QUIPU_REDUCED_COMPARE(Scalar, ==, __heq)                           \
+  QUIPU_REDUCED_COMPARE(Scalar, !=, __hne)                           \
+  QUIPU_REDUCED_COMPARE(Scalar, <, __hlt)                            \
+  QUIPU_REDUCED_COMPARE(Scalar, <=, __hle)                           \
+  QUIPU_REDUCED_COMPARE(Scalar, >, __hgt)                            \
+  QUIPU_REDUCED_COMPARE(Scalar, >=, __hge)                           \
+  inline Scalar operator-(const Scalar& a) {                         \
+    return __hneg(a);                                                \
+  }                                                                  \
+  inline Pair __h2div(Pair a, Pair b) {                              \
+    return a / b;                                                    \
+  }                                                                  \
+  inline Pair __hneg2(Pair a) {                                      \
+    return {__hneg(a.x), __hneg(a.y)};                               \
+  }                                                                  \
+  inline Scalar __hfma(Scalar a, Scalar b, Scalar c) {               \
+    return static_cast<double>(float(a)) * float(b) + float(c);      \
+  }                                                                  \
+  inline Pair __hfma2(Pair a, Pair b, Pair c) {                      \
+    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};           \
+  }                                                                  \
+  inline bool __hisnan(Scalar a) {                                   \
+    return std::isnan(float(a));                                     \
+  }                                                                  \
+  inline int __hisinf(Scalar a) {                                    \
+    return std::isinf(float(a)) ? (float(a) > 0 ? 1 : -1) : 0;       \
+  }                                                                  \
+  inline Scalar __hmax(Scalar a, Scalar b) {                         \
+    return std::fmax(float(a), float(b));                            \
+  }                                                                  \
+  inline Scalar __hmin(Scalar a, Scalar b) {                         \
+    return std::fmin(float(a), float(b));                            \
+  }                                                                  \
+  inline Pair __hmax2(Pair a, Pair b) {                              \
+    return {__hmax(a.x, b.x), __hmax(a.y, b.y)};                     \
+  }                                                                  \
+  inline Pair __hmin2(Pair a, Pair b) {                              \
+    return {__hmin(a.x, b.x), __hmin(a.y, b.y)};                     \
+  }                                                                  \
+  inline float __low2float(Pair a) {                                 \
+    return float(a.x);                                               \
+  }                                                                  \
+  inline float __high2float(Pair a) {                                \
+    return float(a.y);                                               \
+  }                                                                  \
+  QUIPU_REDUCED_FUNCTION(Scalar, hexp, std::exp(x))                  \
+  QUIPU_REDUCED_FUNCTION(Scalar, hexp2, std::exp2(x))                \
+  QUIPU_REDUCED_FUNCTION(Scalar, hlog, std::log(x))                  \
+  QUIPU_REDUCED_FUNCTION(Scalar, hsqrt, std::sqrt(x))                \
+  QUIPU_REDUCED_FUNCTION(Scalar, hrsqrt, 1.0 / std::sqrt(double(x))) \
   QUIPU_REDUCED_FUNCTION(Scalar, hrcp, 1.0f / x)

@@ -56,15 +56,15 @@ void set_error(cudaError_t error) {
   if (last_error == cudaSuccess) last_error = error;
 }
 
-bool HostAccess::touch(const void* address, std::size_t bytes, bool write) const {
+bool HostAccess::touch(const void* address, std::size_t bytes, HostUse use) const {
+  const bool write = use == HostUse::write;
   if (bytes == 0) return true;
   DeviceMemory& memory = device_memory();
   const std::size_t offset = memory.offset_of(reinterpret_cast<std::uintptr_t>(address));
   if (offset >= DeviceMemory::span || !memory.inside(offset, bytes)) {
-    const std::string what =
-        offset >= DeviceMemory::span
-            ? "host memory where device memory is wanted"
-            : memory.describe(offset, bytes, write ? "write" : "read");
+    const std::string what = offset >= DeviceMemory::span
+                                 ? "host memory where device memory is wanted"
+                                 : memory.describe(offset, bytes, write ? "write" : "read");
     report_host("out of bounds", std::string(call) + ": " + what);
     set_error(cudaErrorInvalidValue);
     return false;
@@ -75,6 +75,11 @@ bool HostAccess::touch(const void* address, std::size_t bytes, bool write) const
   asker.launch_start = asker.block_start = start;
   asker.oldest_unordered = oldest_unordered;
   const Finding finding = memory.shadow().touch_whole(offset, bytes, write, asker);
+  if (use == HostUse::read && !memory.shadow().all_written(offset, bytes)) {
+    report_host("uninitialised read", std::string(call) + ": " +
+                                          memory.describe(offset, bytes, "read") +
+                                          ", part of which nobody has written");
+  }
   if (finding.kind != Finding::none) {
     report_host("stream order",
                 std::string(call) + (write ? " writes " : " reads ") + std::to_string(bytes) +
@@ -273,8 +278,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   }
   submit(stream, [=](std::uint64_t start, std::uint64_t oldest) {
     const HostAccess access{"cudaMemcpyAsync", start, oldest};
-    if (from_device && !access.touch(from, bytes, false)) return;
-    if (to_device && !access.touch(to, bytes, true)) return;
+    if (from_device && !access.touch(from, bytes, HostUse::copy)) return;
+    if (to_device && !access.touch(to, bytes, HostUse::write)) return;
     std::memmove(to, staged != nullptr ? staged->data() : from, bytes);
     if (to_device && from_device) access.copied(to, from, bytes);
     if (to_device && !from_device) access.wrote(to, bytes);
@@ -294,7 +299,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   if (!on_device(to)) return refuse("cudaMemsetAsync: the pointer does not lead to the device");
   submit(stream, [=](std::uint64_t start, std::uint64_t oldest) {
     const HostAccess access{"cudaMemsetAsync", start, oldest};
-    if (!access.touch(to, bytes, true)) return;
+    if (!access.touch(to, bytes, HostUse::write)) return;
     std::memset(to, value, bytes);
     access.wrote(to, bytes);
   });

@@ -64,7 +64,8 @@ Multiprocessor::Multiprocessor()
       static_shadow_(std::make_unique<Shadow>(static_.end - static_.begin, true)) {
   static const SharedArrays* all = new SharedArrays(static_.end - static_.begin);
   arrays_ = all;
-  for (std::size_t i = 0; i < most_threads; ++i) mprotect(stacks_ + i * stack_bytes, page, PROT_NONE);
+  for (std::size_t i = 0; i < most_threads; ++i)
+    mprotect(stacks_ + i * stack_bytes, page, PROT_NONE);
   renew_fibers();
 }
 
@@ -319,7 +320,8 @@ void Multiprocessor::preempt() {
 void Multiprocessor::end_thread() {
   for (AsyncCopy& copy : lane().copies) {
     if (first_at("unfinished copy", copy.code)) {
-      report("unfinished copy", copy.code, "the thread ends without waiting for its asynchronous copy");
+      report("unfinished copy", copy.code,
+             "the thread ends without waiting for its asynchronous copy");
     }
     land(copy);
   }

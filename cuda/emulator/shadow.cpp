@@ -110,8 +110,7 @@ Finding Shadow::touch(std::size_t offset, std::size_t bytes, Access access, cons
 }
 
 template <bool Shared>
-Finding Shadow::touch_in(std::size_t offset, std::size_t bytes, Access access,
-                         const Asker& asker) {
+Finding Shadow::touch_in(std::size_t offset, std::size_t bytes, Access access, const Asker& asker) {
   Finding first;
   const std::size_t end = offset + bytes;
   for (std::size_t at = offset / word * word; at < end; at += word) {
@@ -169,22 +168,31 @@ void Shadow::set(std::size_t offset, std::size_t bytes, Stamp writer, std::uint3
       continue;
     }
     std::array<Cell, 4>& parts = parts_of(cell);
-    for (std::size_t i = std::max(at, offset); i < std::min(at + word, end); ++i) parts[i - at] = value;
+    for (std::size_t i = std::max(at, offset); i < std::min(at + word, end); ++i)
+      parts[i - at] = value;
   }
 }
 
 void Shadow::copy(std::size_t to, std::size_t from, std::size_t bytes, Stamp writer) {
   set(to, bytes, writer);
   for (std::size_t i = 0; i < bytes; ++i) {
-    const Cell& cell = cells_[(from + i) / word];
-    const bool parted = epoch_of(cell.writer) == split;
-    const Cell& source = parted ? parts_[cell.writer_at][(from + i) % word] : cell;
-    if (source.writer == 0) set(to + i, 1, 0);
+    if (cell_of_byte(from + i).writer == 0) set(to + i, 1, 0);
   }
 }
 
-Finding Shadow::touch_whole(std::size_t offset, std::size_t bytes, bool write,
-                            const Asker& asker) {
+const Cell& Shadow::cell_of_byte(std::size_t offset) const {
+  const Cell& cell = cells_[offset / word];
+  return epoch_of(cell.writer) == split ? parts_[cell.writer_at][offset % word] : cell;
+}
+
+bool Shadow::all_written(std::size_t offset, std::size_t bytes) const {
+  for (std::size_t i = offset; i < offset + bytes; ++i) {
+    if (cell_of_byte(i).writer == 0) return false;
+  }
+  return true;
+}
+
+Finding Shadow::touch_whole(std::size_t offset, std::size_t bytes, bool write, const Asker& asker) {
   Finding first;
   if (write && asker.oldest_unordered >= asker.launch_start) return first;
   for (std::size_t at = offset / word; at < (offset + bytes + word - 1) / word; ++at) {

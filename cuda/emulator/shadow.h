@@ -108,6 +108,7 @@ class Shadow {
   /// A copy, a fill or a library call reads or is about to write these bytes: the first conflict
   /// with work on other streams.
   Finding touch_whole(std::size_t offset, std::size_t bytes, bool write, const Asker& asker);
+  bool all_written(std::size_t offset, std::size_t bytes) const;
   /// Gives the space of whole pages back; all is as never touched.
   void forget(std::size_t offset, std::size_t bytes);
 
@@ -118,6 +119,7 @@ class Shadow {
   Finding touch_parts(Cell& cell, std::size_t first, std::size_t last, Access access,
                       const Asker& asker);
   std::array<Cell, 4>& parts_of(Cell& cell);
+  const Cell& cell_of_byte(std::size_t offset) const;
   void join(Cell& cell, const Cell& value);
 
   Cell* cells_ = nullptr;

@@ -118,7 +118,8 @@ void submit(Stream* stream, WorkFunction function) {
   work.after = s.clock;
   if (s.clock.size() <= s.number) s.clock.resize(s.number + 1);
   s.clock[s.number] = s.position;
-  push(&s, {0, [work = std::move(work), function = std::move(function)] {
+  push(&s, {0,
+            [work = std::move(work), function = std::move(function)] {
               const std::uint64_t start = ++global_epoch();
               function(start, stream_order().begin(work, start));
             },

@@ -69,7 +69,8 @@ void distribute(std::uint64_t* inputs) {
   };
   const std::size_t count = lane_at(0).count;
   std::array<std::array<std::array<std::uint16_t, 8>, 8>, 4> matrix;
-  for (std::size_t l = 0; l < 8 * count; ++l) std::memcpy(&matrix[l / 8][l % 8], lane_at(l).row, 16);
+  for (std::size_t l = 0; l < 8 * count; ++l)
+    std::memcpy(&matrix[l / 8][l % 8], lane_at(l).row, 16);
   for (std::size_t l = 0; l < 32; ++l) {
     const std::size_t group = l / 4, first = 2 * (l % 4);
     for (std::size_t m = 0; m < count; ++m) {

@@ -1,7 +1,7 @@
 // Correct kernels of different shapes: warps, atomics, the last block, bytes.
 //
-// sass softmax_rows_kernel: need LDG.E.64 STG.E.64 SHFL.BFLY; forbid STL LDL LD.E ST.E; registers 32
-// sass axpy_kernel: need LDG.E.128 STG.E.128; forbid STL LDL LD.E ST.E; registers 32; shared 0
+// sass softmax_rows_kernel: need LDG.E.64 STG.E.64 SHFL.BFLY; forbid STL LDL LD.E ST.E; registers
+// 32 sass axpy_kernel: need LDG.E.128 STG.E.128; forbid STL LDL LD.E ST.E; registers 32; shared 0
 #include "kernels.h"
 
 namespace quipu::testing {
@@ -121,9 +121,10 @@ void histogram(const int* in, int* out, int n, cudaStream_t stream) {
 
 void sum_last_block(const float* in, float* parts, unsigned* counter, float* out, int n,
                     LastBlock variant, cudaStream_t stream) {
-  const auto kernel = variant == LastBlock::correct    ? sum_last_block_kernel<LastBlock::correct>
-                      : variant == LastBlock::no_fence ? sum_last_block_kernel<LastBlock::no_fence>
-                                                       : sum_last_block_kernel<LastBlock::no_barrier>;
+  const auto kernel = variant == LastBlock::correct ? sum_last_block_kernel<LastBlock::correct>
+                      : variant == LastBlock::no_fence
+                          ? sum_last_block_kernel<LastBlock::no_fence>
+                          : sum_last_block_kernel<LastBlock::no_barrier>;
   launch(kernel, dim3(12), dim3(256), 0, stream, in, parts, counter, out, n);
 }
 

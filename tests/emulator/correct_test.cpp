@@ -74,7 +74,8 @@ TEST_CASE("emulator: softmax by warps, last rows included") {
     for (std::size_t row = 0; row < x.size(); row += 128) {
       double sum = 0;
       for (std::size_t i = row; i < row + 128; ++i) sum += std::exp(double(float(in[i])));
-      for (std::size_t i = row; i < row + 128; ++i) wanted[i] = std::exp(double(float(in[i]))) / sum;
+      for (std::size_t i = row; i < row + 128; ++i)
+        wanted[i] = std::exp(double(float(in[i]))) / sum;
     }
     quietly([&] {
       const Buffer<__nv_bfloat16> from(in), to(in.size());

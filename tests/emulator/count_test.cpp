@@ -58,7 +58,8 @@ TEST_CASE("emulator: strides cost sectors, columns cost passes over the banks") 
   CHECK(row->traffic.units == row->traffic.requests);
   CHECK(load->file.find("correct.cu") != std::string::npos);
   CHECK(load->line == row->line);
-  CHECK(emulator::profile().find("correct.cu:" + std::to_string(column->line)) != std::string::npos);
+  CHECK(emulator::profile().find("correct.cu:" + std::to_string(column->line)) !=
+        std::string::npos);
 }
 
 TEST_CASE("emulator: tensor cores: values, flops, conflicts of ldmatrix") {

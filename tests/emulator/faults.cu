@@ -9,8 +9,9 @@ namespace {
 constexpr unsigned everyone = 0xffffffffu;
 
 /// Defines a kernel whose body is on the line after; that line is where the mistake is.
-#define KERNEL(name) constexpr unsigned name##_line = __LINE__ + 1; \
-__global__ void name(int* p)
+#define KERNEL(name)                             \
+  constexpr unsigned name##_line = __LINE__ + 1; \
+  __global__ void name(int* p)
 
 // clang-format off
 KERNEL(shared_race)
@@ -104,7 +105,10 @@ template <void (*Kernel)(int*), unsigned Blocks, unsigned Threads>
 void run(int* p, cudaStream_t stream) {
   launch(Kernel, dim3(Blocks), dim3(Threads), 32 * sizeof(int), stream, p);
 }
-#define ENTRY(name, blocks, threads, kind) Fault{#name, kind, name##_line, run<name, blocks, threads>}
+#define ENTRY(name, blocks, threads, kind)                 \
+  Fault {                                                  \
+#name, kind, name##_line, run < name, blocks, threads> \
+  }
 
 }  // namespace
 
@@ -148,14 +152,10 @@ const std::vector<Fault>& faults() {
 
 const std::vector<Fault>& look_alikes() {
   static const std::vector<Fault> all{
-      ENTRY(with_syncwarp, 1, 64, ""),
-      ENTRY(read_then_owner_writes, 1, 64, ""),
-      ENTRY(atomics_meet, 4, 64, ""),
-      ENTRY(masks_of_two_halves, 2, 64, ""),
-      ENTRY(bytes_of_neighbours, 3, 37, ""),
-      ENTRY(halves_then_words, 2, 64, ""),
-      ENTRY(whole_warps_leave, 2, 96, ""),
-      ENTRY(constants_are_read, 2, 32, ""),
+      ENTRY(with_syncwarp, 1, 64, ""),       ENTRY(read_then_owner_writes, 1, 64, ""),
+      ENTRY(atomics_meet, 4, 64, ""),        ENTRY(masks_of_two_halves, 2, 64, ""),
+      ENTRY(bytes_of_neighbours, 3, 37, ""), ENTRY(halves_then_words, 2, 64, ""),
+      ENTRY(whole_warps_leave, 2, 96, ""),   ENTRY(constants_are_read, 2, 32, ""),
       ENTRY(reads_shared_by_all, 4, 64, ""),
   };
   return all;

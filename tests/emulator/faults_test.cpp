@@ -85,7 +85,8 @@ TEST_CASE("emulator: mistakes in tiles are found, and only there") {
   };
   for (const auto& [variant, kind] :
        {Case{Tiles::no_barrier_after_fill, "race"}, Case{Tiles::no_barrier_before_fill, "race"},
-        Case{Tiles::row_left_out, "uninitialised read"}, Case{Tiles::no_bound_check, "out of bounds"},
+        Case{Tiles::row_left_out, "uninitialised read"},
+        Case{Tiles::no_bound_check, "out of bounds"},
         Case{Tiles::early_return, "barrier divergence"}, Case{Tiles::correct, ""}}) {
     CAPTURE(int(variant));
     under_each_seed([&] {
@@ -99,8 +100,7 @@ TEST_CASE("emulator: mistakes in tiles are found, and only there") {
       if (variant == Tiles::correct) CHECK(emulator::report_text() == "");
     });
   }
-  for (const auto& [variant, kind] :
-       std::initializer_list<std::pair<Stages, const char*>>{
+  for (const auto& [variant, kind] : std::initializer_list<std::pair<Stages, const char*>>{
            {Stages::no_wait, "unfinished copy"},
            {Stages::no_barrier_before_fill, "race"},
            {Stages::never_awaited, "unfinished copy"},
@@ -117,8 +117,7 @@ TEST_CASE("emulator: mistakes in tiles are found, and only there") {
 TEST_CASE("emulator: the last block may read what others published, and only that") {
   const auto values = random_floats(5000, 3);
   const Buffer<float> in(values), out(1);
-  for (const LastBlock variant :
-       {LastBlock::correct, LastBlock::no_fence, LastBlock::no_barrier}) {
+  for (const LastBlock variant : {LastBlock::correct, LastBlock::no_fence, LastBlock::no_barrier}) {
     CAPTURE(int(variant));
     under_each_seed([&] {
       const Buffer<float> parts(24);
@@ -172,7 +171,8 @@ TEST_CASE("emulator: the host's own mistakes") {
   cudaFree(twice);
   CHECK(cudaFree(twice) != cudaSuccess);
   CHECK(reported("invalid free"));
-  launch(+[](int*) {}, dim3(1), dim3(2048), 0, nullptr, nullptr);
+  launch(
+      +[](int*) {}, dim3(1), dim3(2048), 0, nullptr, nullptr);
   CHECK(reported("invalid launch"));
 }
 

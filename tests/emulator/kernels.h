@@ -39,10 +39,10 @@ void add_one_bytes(const unsigned char* in, unsigned char* out, int n, cudaStrea
 /// y += a x, n floats
 void axpy(float a, const float* x, float* y, int n, cudaStream_t stream);
 
-/// c (64 x 64) = a (64 x k) b (k x 64) for each of `batch` by tensor cores; rows in shared memory are
-/// `pitch` (64 or 72) elements apart.
-void gemm_bf16(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c, int k, int batch, int pitch,
-               cudaStream_t stream);
+/// c (64 x 64) = a (64 x k) b (k x 64) for each of `batch` by tensor cores; rows in shared memory
+/// are `pitch` (64 or 72) elements apart.
+void gemm_bf16(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c, int k, int batch,
+               int pitch, cudaStream_t stream);
 /// d (16 x 8) = a (16 x 16) b (16 x 8) by one warp.
 void one_mma_f16(const __half* a, const __half* b, float* d, cudaStream_t stream);
 /// d (16 x 8) = a (16 x 8) b (8 x 8) by one warp.

@@ -76,7 +76,8 @@ TEST_CASE("emulator: copies and fills need events as kernels do") {
       CHECK(order_reported() == !with_event);
 
       emulator::clear_reports();
-      cudaMemcpyAsync(x.data(), y.data(), n * sizeof(float), cudaMemcpyDeviceToDevice, streams.first);
+      cudaMemcpyAsync(x.data(), y.data(), n * sizeof(float), cudaMemcpyDeviceToDevice,
+                      streams.first);
       cudaEventRecord(streams.event, streams.first);
       if (with_event) cudaStreamWaitEvent(streams.second, streams.event);
       cudaMemsetAsync(y.data(), 0, n * sizeof(float), streams.second);

@@ -1,8 +1,8 @@
 // Tensor cores through ptx.h.
 //
-// sass gemm_bf16_kernel: need HMMA.16816.F32.BF16 LDSM.16.MT88.4 LDSM.16.M88.4 LDGSTS.E.BYPASS.128 STG.E.64; forbid STL LDL LD.E ST.E; registers 96; shared 19000
-// sass one_mma_f16_kernel: need HMMA.16816.F32
-// sass one_mma_tf32_kernel: need HMMA.1688.F32.TF32
+// sass gemm_bf16_kernel: need HMMA.16816.F32.BF16 LDSM.16.MT88.4 LDSM.16.M88.4 LDGSTS.E.BYPASS.128
+// STG.E.64; forbid STL LDL LD.E ST.E; registers 96; shared 19000 sass one_mma_f16_kernel: need
+// HMMA.16816.F32 sass one_mma_tf32_kernel: need HMMA.1688.F32.TF32
 #include "kernels.h"
 #include "quipu/cuda/ptx.h"
 
@@ -113,8 +113,8 @@ __global__ void matrix_loads_kernel(const unsigned short* matrices, unsigned* ou
 
 }  // namespace
 
-void gemm_bf16(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c, int k, int batch, int pitch,
-               cudaStream_t stream) {
+void gemm_bf16(const __nv_bfloat16* a, const __nv_bfloat16* b, float* c, int k, int batch,
+               int pitch, cudaStream_t stream) {
   launch(pitch == 64 ? gemm_bf16_kernel<64> : gemm_bf16_kernel<72>, dim3(batch), dim3(128), 0,
          stream, a, b, c, k);
 }

@@ -1,7 +1,8 @@
 // Products of tiles through shared memory, with and without asynchronous copies.
 //
-// sass multiply_tiles_kernel.*Tiles0: need LDS.128 STG.E.128 BAR.SYNC; forbid STL LDL LD.E ST.E; registers 64; shared 17000
-// sass multiply_stages_kernel.*Stages0: need LDS.128 STG.E.128 LDGSTS.E.BYPASS.128; forbid STL LDL; registers 80
+// sass multiply_tiles_kernel<.*0>: need LDS.128 STG.E.128 BAR.SYNC; forbid STL LDL LD.E ST.E;
+// registers 64; shared 17000 sass multiply_stages_kernel<.*0>: need LDS.128 STG.E.128
+// LDGSTS.E.BYPASS.128; forbid STL LDL; registers 80
 #include "kernels.h"
 #include "quipu/cuda/ptx.h"
 
@@ -112,24 +113,27 @@ __global__ void __launch_bounds__(threads)
 
 void multiply_tiles(const float* k, const float* v, float* out, int n, int batch, Tiles variant,
                     cudaStream_t stream) {
-  const auto kernel =
-      variant == Tiles::correct                  ? multiply_tiles_kernel<Tiles::correct>
-      : variant == Tiles::no_barrier_after_fill  ? multiply_tiles_kernel<Tiles::no_barrier_after_fill>
-      : variant == Tiles::no_barrier_before_fill ? multiply_tiles_kernel<Tiles::no_barrier_before_fill>
-      : variant == Tiles::row_left_out           ? multiply_tiles_kernel<Tiles::row_left_out>
-      : variant == Tiles::no_bound_check         ? multiply_tiles_kernel<Tiles::no_bound_check>
-                                                 : multiply_tiles_kernel<Tiles::early_return>;
+  const auto kernel = variant == Tiles::correct ? multiply_tiles_kernel<Tiles::correct>
+                      : variant == Tiles::no_barrier_after_fill
+                          ? multiply_tiles_kernel<Tiles::no_barrier_after_fill>
+                      : variant == Tiles::no_barrier_before_fill
+                          ? multiply_tiles_kernel<Tiles::no_barrier_before_fill>
+                      : variant == Tiles::row_left_out ? multiply_tiles_kernel<Tiles::row_left_out>
+                      : variant == Tiles::no_bound_check
+                          ? multiply_tiles_kernel<Tiles::no_bound_check>
+                          : multiply_tiles_kernel<Tiles::early_return>;
   launch(kernel, dim3(batch), dim3(threads), 0, stream, k, v, out, n);
 }
 
 void multiply_stages(const float* k, const float* v, float* out, int n, int batch, Stages variant,
                      cudaStream_t stream) {
-  const auto kernel =
-      variant == Stages::correct                  ? multiply_stages_kernel<Stages::correct>
-      : variant == Stages::no_wait                ? multiply_stages_kernel<Stages::no_wait>
-      : variant == Stages::no_barrier_before_fill ? multiply_stages_kernel<Stages::no_barrier_before_fill>
-                                                  : multiply_stages_kernel<Stages::never_awaited>;
-  launch(kernel, dim3(batch), dim3(threads), 4 * rows * width * sizeof(float), stream, k, v, out, n);
+  const auto kernel = variant == Stages::correct   ? multiply_stages_kernel<Stages::correct>
+                      : variant == Stages::no_wait ? multiply_stages_kernel<Stages::no_wait>
+                      : variant == Stages::no_barrier_before_fill
+                          ? multiply_stages_kernel<Stages::no_barrier_before_fill>
+                          : multiply_stages_kernel<Stages::never_awaited>;
+  launch(kernel, dim3(batch), dim3(threads), 4 * rows * width * sizeof(float), stream, k, v, out,
+         n);
 }
 
 }  // namespace quipu::testing

@@ -6,7 +6,9 @@ __forceinline__ void __pipeline_memcpy_async(void* shared, const void* global, s
                                              std::size_t zeros = 0) {
   quipu::emulator::copy_async(shared, global, bytes, zeros);
 }
-__forceinline__ void __pipeline_commit() { quipu::emulator::copy_commit(); }
+__forceinline__ void __pipeline_commit() {
+  quipu::emulator::copy_commit();
+}
 __forceinline__ void __pipeline_wait_prior(std::size_t groups_left) {
   quipu::emulator::copy_wait(groups_left);
 }

@@ -64,7 +64,8 @@ struct cudaDeviceProp {
 using cudaStream_t = quipu::emulator::Stream*;
 using cudaEvent_t = quipu::emulator::Event*;
 inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
-inline constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1,
+                          cudaEventDisableTiming = 2;
 inline constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1;
 
 cudaError_t cudaGetDeviceCount(int* count);
