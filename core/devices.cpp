@@ -37,6 +37,10 @@ bool is_available(const Device& device) {
   return device.is_meta() || device.index() < device_count(device.kind());
 }
 
+bool is_emulated(const Device& device) {
+  return is_available(device) && functions_of(device.kind()).emulated && !device.is_meta();
+}
+
 Device cuda_or_cpu() {
   std::string why;
   if (count_cuda(&why) > 0) return Device(DeviceKind::cuda);

@@ -17,10 +17,14 @@ Device cuda_or_cpu();
 /// earlier, such as an index out of range, are thrown here.
 void synchronize(const Device& device);
 
+/// True for CUDA in a build with -DQUIPU_CUDA=EMULATE: every access is checked, and it takes its time.
+bool is_emulated(const Device& device);
+
 /// Back ends say here what there is of their kind; the reason for none goes to `why`.
 struct DeviceFunctions {
   int (*count)(std::string* why) = nullptr;
   void (*synchronize)(int index) = nullptr;
+  bool emulated = false;
 };
 void provide_devices(DeviceKind kind, DeviceFunctions functions);
 
