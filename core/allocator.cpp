@@ -39,6 +39,9 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Sh
     throw_out_of_memory(bytes, "the limit is reached");
 
   Block* block = find_or_grow(size, bytes);
+  const std::uint64_t lane = source_->lane();
+  if (block->lanes & ~lane) source_->wait_for(block->lanes & ~lane);
+  block->lanes = lane;
   block->live = true;
   block->requested = bytes;
   block->bin_before = &live_;
@@ -55,7 +58,8 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Sh
   note_peak(whole_);
   for (PeakRegion* region : regions_) note_peak(*region);
   if (!logs_.empty()) note(block->entry, -1, static_cast<int>(category), block->entry.since_ns);
-  if (poison_mode()) source_->fill(block->data, block->size, 0xff);
+  source_->opened(block->data, block->size, bytes);
+  if (poison_mode()) source_->fill(block->data, bytes, 0xff);
   source_->poison(block->data + bytes, block->size - bytes, true);
   return block;
 }
@@ -74,7 +78,9 @@ void CachingAllocator::free(Block* block) noexcept {
   block->bin_after->bin_before = block->bin_before;
   block->live = false;
   source_->poison(block->data, block->size, false);
-  if (poison_mode()) source_->fill(block->data, block->size, 0xff);
+  block->lanes |= source_->lane();
+  if (poison_mode()) source_->fill(block->data, block->requested, 0xff);
+  source_->closed(block->data, block->lanes);
   if (block->direct) {
     stats_.reserved -= block->size;
     source_->release(block->data, block->size);
@@ -82,6 +88,11 @@ void CachingAllocator::free(Block* block) noexcept {
   } else {
     put(merge(block));
   }
+}
+
+void CachingAllocator::note_use(Block* block) noexcept {
+  const std::lock_guard lock(mutex_);
+  block->lanes |= source_->lane();
 }
 
 void CachingAllocator::relabel(Block* block, Category category) noexcept {
@@ -162,6 +173,7 @@ void CachingAllocator::split(Block* block, std::size_t size) {
   tail->data = block->data + size;
   tail->size = block->size - size;
   tail->segment = block->segment;
+  tail->lanes = block->lanes;
   tail->slab = block->slab;
   tail->before = block;
   tail->after = block->after;
@@ -174,6 +186,7 @@ void CachingAllocator::split(Block* block, std::size_t size) {
 Block* CachingAllocator::merge(Block* block) {
   const auto swallow = [this](Block* left, Block* right) {
     left->size += right->size;
+    left->lanes |= right->lanes;
     left->after = right->after;
     if (left->after) left->after->before = left;
     recycle(right);

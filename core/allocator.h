@@ -35,6 +35,15 @@ class MemorySource {
   virtual void fill(void* data, std::size_t bytes, unsigned char value) = 0;  // poison mode
   /// Tells an address sanitizer which parts are cached and must not be touched.
   virtual void poison(void* data, std::size_t bytes, bool on) noexcept {}
+
+  // Devices that work through several queues (CUDA streams). A lane is one bit; a block keeps those
+  // that may still use it, and goes to another lane only in order.
+  virtual std::uint64_t lane() const noexcept { return 0; }  // that this thread works in
+  /// What this thread asks for from now on comes after what these lanes were asked for before.
+  virtual void wait_for(std::uint64_t lanes) {}
+  /// A block is in use from now on, in the order of the lane, and then no more.
+  virtual void opened(void* data, std::size_t bytes, std::size_t requested) {}
+  virtual void closed(void* data, std::uint64_t lanes) {}
 };
 
 struct LedgerEntry {
@@ -54,6 +63,7 @@ struct Block {
   std::size_t size = 0;       // granules it occupies, in bytes
   std::size_t requested = 0;  // as asked for, live blocks only
   std::uint64_t segment = 0;  // number of the segment that it was cut from
+  std::uint64_t lanes = 0;    // of the source, that may still use it
   bool live = false;
   bool slab = false;        // lies in a slab of small blocks
   bool direct = false;      // allocated in no-cache mode: goes straight back
@@ -82,6 +92,8 @@ class CachingAllocator {
   Block* allocate(std::size_t bytes, Category category, const Shape& shape = {},
                   DType dtype = DType::u8);
   void free(Block* block) noexcept;
+  /// The lane that this thread works in uses the block, too: reuse waits for it.
+  void note_use(Block* block) noexcept;
   /// Moves a live block to another category.
   void relabel(Block* block, Category category) noexcept;
 

@@ -10,6 +10,7 @@
 
 #include "quipu/core/allocator.h"
 #include "quipu/core/allocator_modes.h"
+#include "quipu/core/dispatch.h"
 #include "quipu/core/error.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -107,6 +108,7 @@ std::size_t slot_of(Device d) {
 std::unique_ptr<MemorySource> make_source(Device device) {
   if (device.is_meta()) return std::make_unique<MetaSource>();
   if (device.is_cpu()) return std::make_unique<HostSource>();
+  detail::ensure_kernels_registered();  // back ends say where memory comes from
   const SourceFactory factory = registry().factories[static_cast<std::size_t>(device.kind())];
   check(factory != nullptr, "device ", device,
         " is not there: this build of quipu has no CUDA back end; configure with -DQUIPU_CUDA=ON, "

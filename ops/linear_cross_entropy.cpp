@@ -46,8 +46,7 @@ class Parts {
         bias_(bias),
         rows_(targets.numel()),
         step_(rows_of_logits(rows_, weight.size(0))),
-        logits_(workspace({step_, weight.size(0)}, compute_type(x.dtype()), x.device())),
-        scratch_(matmul_workspace(x.device())) {}
+        logits_(workspace({step_, weight.size(0)}, compute_type(x.dtype()), x.device())) {}
 
   /// Calls f(first, n, logits) for all rows; logits is (n, classes), of the compute type.
   template <class F>
@@ -61,7 +60,7 @@ class Parts {
         repeated.strides = {0, bias_.strides()[0]};
         copy_kernel(logits, repeated);
       }
-      matmul_kernel(x(first, n), transposed(weight_), {logits, bias_.defined()}, scratch());
+      matmul_kernel(x(first, n), transposed(weight_), {logits, bias_.defined()}, View());
       f(first, n, logits);
     }
   }
@@ -75,8 +74,6 @@ class Parts {
     return rows_of(seen_as(values, {rows_}), first, n);
   }
   const Tensor& weight() const { return weight_; }
-  /// What products may use.
-  View scratch() const { return view_of(scratch_); }
   std::int64_t rows() const { return rows_; }
   std::int64_t step() const { return step_; }
   bool several() const { return rows_ > step_; }
@@ -84,7 +81,7 @@ class Parts {
  private:
   Tensor x_, weight_, targets_, bias_;
   std::int64_t rows_, step_;
-  Tensor logits_, scratch_;
+  Tensor logits_;
 };
 
 /// The gradients that are wanted, added to part by part.
@@ -104,12 +101,10 @@ class PartGrads {
   void add_products(std::int64_t first, std::int64_t n, const View& d_logits) const {
     if (d_x_.wanted()) {
       const Grad all = d_x_.seen_as({parts_.rows(), parts_.weight().size(1)});
-      matmul_kernel(d_logits, parts_.weight(), {rows_of(all.view, first, n), all.add},
-                    parts_.scratch());
+      matmul_kernel(d_logits, parts_.weight(), {rows_of(all.view, first, n), all.add}, View());
     }
     if (d_weight_.wanted()) {
-      matmul_kernel(transposed(d_logits), parts_.x(first, n), sum_of(d_weight_, first),
-                    parts_.scratch());
+      matmul_kernel(transposed(d_logits), parts_.x(first, n), sum_of(d_weight_, first), View());
     }
   }
   void finish() const {

@@ -14,9 +14,6 @@ View transposed(View v);
 /// product has none.
 void fold_both(View& a, View& b, const View& matrix);
 
-/// What the kernel may use on this device; undefined if nothing.
-Tensor matmul_workspace(Device device);
-
 /// o (=|+=) a b; whatever the kernel cannot read or write goes through workspace.
 void multiply(const View& a, const View& b, const Grad& o);
 

@@ -5,10 +5,16 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "quipu/core/devices.h"
+
 namespace quipu::testing {
 
 const std::vector<Device>& test_devices() {
-  static const std::vector<Device> devices{cpu};
+  static const std::vector<Device> devices = [] {
+    std::vector<Device> found{cpu};
+    if (device_count(DeviceKind::cuda) > 0) found.emplace_back(DeviceKind::cuda);
+    return found;
+  }();
   return devices;
 }
 

@@ -1,0 +1,9 @@
+// The pointwise kernels that compute in i64; pointwise_map.cuh tells how.
+#include "pointwise_map.cuh"
+
+namespace quipu::on_cuda {
+
+template MapKernel<std::int64_t> map_kernel_for<std::int64_t>(Pointwise);
+template VectorKernel<std::int64_t> vector_kernel_for<std::int64_t, std::int64_t>(Pointwise);
+
+}  // namespace quipu::on_cuda

@@ -1,0 +1,36 @@
+#include "error.h"
+
+#include "quipu/core/error.h"
+
+namespace quipu::on_cuda {
+
+const char* advice_for(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return "the device has no memory left; make batches smaller, or call release_cached()";
+    case cudaErrorInsufficientDriver:
+      return "the driver is missing or older than this build's CUDA; update it, or use device cpu";
+    case cudaErrorNoDevice:
+      return "no GPU can be seen; look at CUDA_VISIBLE_DEVICES, or use device cpu";
+    case cudaErrorInvalidDevice: return "there is no device of that number";
+    case cudaErrorInvalidConfiguration: return "this is a bug in quipu: please report it";
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+      return "an earlier kernel went wrong and this process cannot use the device any more; a "
+             "build "
+             "with -DQUIPU_CUDA=EMULATE, or compute-sanitizer, names the line";
+    default: return "earlier work on the device may be the cause";
+  }
+}
+
+void throw_cuda_error(cudaError_t error, const char* call) {
+  static_cast<void>(cudaGetLastError());  // the next call starts without it, where it can
+  fail(call, " failed with ", cudaGetErrorName(error), " (", cudaGetErrorString(error),
+       "): ", advice_for(error));
+}
+
+void check_launch() {
+  check_cuda(cudaGetLastError(), "a kernel launch");
+}
+
+}  // namespace quipu::on_cuda

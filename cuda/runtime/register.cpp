@@ -1,0 +1,24 @@
+#include "register.h"
+
+#include "copy.h"
+#include "devices.h"
+#include "memory.h"
+#include "quipu/core/devices.h"
+#include "quipu/core/kernels.h"
+#include "streams.h"
+
+namespace quipu::on_cuda {
+
+void register_runtime() {
+  set_memory_source(DeviceKind::cuda, make_memory_source);
+#ifdef QUIPU_EMULATE
+  constexpr bool emulated = true;
+#else
+  constexpr bool emulated = false;
+#endif
+  provide_devices(DeviceKind::cuda, {device_count, synchronize, emulated});
+  upload_kernel.provide(DeviceKind::cuda, upload);
+  download_kernel.provide(DeviceKind::cuda, download);
+}
+
+}  // namespace quipu::on_cuda

@@ -1,0 +1,16 @@
+#pragma once
+// Launching a kernel of the library.
+#include "../launch.h"
+#include "streams.h"
+
+namespace quipu::on_cuda {
+
+/// Queues a kernel; throws where the launch is refused.
+template <class... Parameters>
+void run(const Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+         std::size_t shared_bytes, std::type_identity_t<Parameters>... arguments) {
+  launch(kernel, grid, block, shared_bytes, queue.stream, arguments...);
+  check_launch();
+}
+
+}  // namespace quipu::on_cuda

@@ -1,0 +1,152 @@
+// Everything that a device has is made at first use and left to the process at its end: no exit
+// order can hurt, because nothing is destroyed.
+#include "streams.h"
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "index_errors.h"
+#include "quipu/core/error.h"
+
+namespace quipu::on_cuda {
+namespace {
+
+struct Slot {
+  std::atomic<cudaStream_t> stream{nullptr};
+  std::atomic<void*> scratch{nullptr};
+  bool taken = false;
+};
+
+struct DeviceStreams {
+  std::mutex mutex;
+  std::array<Slot, most_streams> slots;
+};
+
+DeviceStreams& streams_of(int device) {
+  static auto* all = new std::array<DeviceStreams, Device::max_index>;
+  return (*all)[static_cast<std::size_t>(device)];
+}
+
+Slot& slot_of(int device, int number) {
+  return streams_of(device).slots[static_cast<std::size_t>(number)];
+}
+
+/// The current stream of this thread on each device.
+std::array<std::int8_t, Device::max_index>& current_numbers() noexcept {
+  static thread_local std::array<std::int8_t, Device::max_index> numbers{};
+  return numbers;
+}
+
+class Event {
+ public:
+  Event() {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+void order(cudaStream_t first, cudaStream_t then) {
+  const Event event;
+  check_cuda(cudaEventRecord(event, first), "cudaEventRecord");
+  check_cuda(cudaStreamWaitEvent(then, event, 0), "cudaStreamWaitEvent");
+}
+
+}  // namespace
+
+int current_stream_number(int device) noexcept {
+  return current_numbers()[static_cast<std::size_t>(device)];
+}
+
+cudaStream_t stream_of(int device, int number) {
+  Slot& slot = slot_of(device, number);
+  if (const cudaStream_t stream = slot.stream.load(std::memory_order_acquire)) return stream;
+  const std::lock_guard lock(streams_of(device).mutex);
+  if (const cudaStream_t stream = slot.stream.load()) return stream;
+  use_device(device);
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  slot.stream.store(stream, std::memory_order_release);
+  return stream;
+}
+
+void* scratch_of(int device, int number) {
+  Slot& slot = slot_of(device, number);
+  if (void* scratch = slot.scratch.load(std::memory_order_acquire)) return scratch;
+  const std::lock_guard lock(streams_of(device).mutex);
+  if (void* scratch = slot.scratch.load()) return scratch;
+  use_device(device);
+  void* scratch = nullptr;
+  check_cuda(cudaMalloc(&scratch, scratch_bytes), "cudaMalloc");
+  slot.scratch.store(scratch, std::memory_order_release);
+  return scratch;
+}
+
+void wait_for_streams(int device, std::uint64_t numbers) {
+  use_device(device);
+  const int current = current_stream_number(device);
+  for (int number = 0; number < most_streams; ++number) {
+    if (number == current || (numbers >> number & 1u) == 0) continue;
+    order(stream_of(device, number), stream_of(device, current));
+  }
+}
+
+void synchronize(int device) {
+  use_device(device);
+  check_cuda(cudaStreamSynchronize(stream_of(device, current_stream_number(device))),
+             "cudaStreamSynchronize");
+  throw_index_errors(device);
+}
+
+Stream::Stream(int device) : device_(device), number_(1) {
+  check_device(device);
+  {
+    DeviceStreams& streams = streams_of(device);
+    const std::lock_guard lock(streams.mutex);
+    while (number_ < most_streams && slot_of(device, number_).taken) ++number_;
+    check(number_ < most_streams, "device cuda:", device, " has ", most_streams,
+          " streams already; let some go first");
+    slot_of(device, number_).taken = true;
+  }
+  // A slot keeps its CUDA stream: blocks that remember the number stay ordered.
+  static_cast<void>(stream_of(device, number_));
+}
+
+Stream::~Stream() {
+  static_cast<void>(cudaStreamSynchronize(slot_of(device_, number_).stream.load()));
+  const std::lock_guard lock(streams_of(device_).mutex);
+  slot_of(device_, number_).taken = false;
+}
+
+void Stream::wait_for(const Stream& other) const {
+  use_device(device_);
+  order(stream_of(other.device_, other.number_), stream_of(device_, number_));
+}
+
+void Stream::synchronize() const {
+  const StreamScope scope(*this);
+  on_cuda::synchronize(device_);
+}
+
+StreamScope::StreamScope(const Stream& stream)
+    : device_(stream.device()), outer_(current_stream_number(device_)) {
+  current_numbers()[static_cast<std::size_t>(device_)] = static_cast<std::int8_t>(stream.number());
+}
+
+StreamScope::~StreamScope() {
+  current_numbers()[static_cast<std::size_t>(device_)] = static_cast<std::int8_t>(outer_);
+}
+
+Queue::Queue(int on_device) : device(on_device), number(current_stream_number(on_device)) {
+  use_device(device);
+  stream = stream_of(device, number);
+}
+
+}  // namespace quipu::on_cuda
