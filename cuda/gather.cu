@@ -4,6 +4,7 @@
 // bits. Bound by memory: the index and the output move once, x as far as it is named.
 // A place whose index is out of range gets 0, so that nothing undefined is read before the error.
 #include <cstdint>
+#include <string>
 
 #include "element.cuh"
 #include "geometry.h"
@@ -189,7 +190,8 @@ __global__ void __launch_bounds__(block_threads)
 void check_rows(View indices, std::int64_t rows) {
   if (indices.numel() == 0) return;
   const Queue queue(indices);
-  const IndexGuard guard = index_guard(queue, indices, rows, 0);
+  const IndexGuard guard = index_guard(
+      queue, indices, {"indices", ", but weight has " + std::to_string(rows) + " rows"});
   const Layout<1> layout = Layout<1>{indices.shape, {indices.strides}}.merged(false);
   layout.for_each_part([&](const Layout<1>& part) {
     const auto n = static_cast<std::uint32_t>(numel(part.shape));
