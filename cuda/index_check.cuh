@@ -5,16 +5,29 @@
 
 namespace quipu::on_cuda {
 
+/// Leaves a note of a bad value at a row-major position. Of all notes that of the first check stays,
+/// and in it that of the lowest position: which thread came first cannot be seen.
+__device__ __forceinline__ void leave_note(IndexGuard guard, long long value, long long position) {
+  IndexNote* note = guard.note;
+  const unsigned long long own = IndexNote::priority_of(guard.check, position);
+  bool done = atomicMax(&note->priority, 0ull) >= own;
+  while (!done) {
+    if (atomicCAS(&note->busy, 0u, 1u) != 0u) continue;
+    if (atomicMax(&note->priority, own) < own) {
+      atomicExch(&note->value, static_cast<unsigned long long>(value));
+    }
+    __threadfence();
+    atomicExch(&note->busy, 0u);
+    done = true;
+  }
+}
+
 /// Whether an index lies in [0, size). If not, the note is left, and the caller touches nothing.
 /// `position` is the row-major place of the index in its tensor.
 __device__ __forceinline__ bool index_is_valid(IndexGuard guard, long long value, long long size,
                                                long long position) {
   if (value >= 0 && value < size) return true;
-  if (atomicCAS(&guard.note->taken, 0u, 1u) == 0u) {
-    guard.note->check = guard.check;
-    guard.note->position = position;
-    guard.note->value = value;
-  }
+  leave_note(guard, value, position);
   return false;
 }
 

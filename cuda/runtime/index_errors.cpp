@@ -15,8 +15,7 @@ namespace {
 struct Check {
   const char* operation;  // a literal
   Shape shape;            // of the indices
-  std::int64_t size;
-  int axis;
+  IndexWords words;
   bool operator==(const Check&) const = default;
 };
 
@@ -41,18 +40,26 @@ int number_of(std::vector<Check>& checks, const Check& check) {
 
 std::string message(const Check& check, const IndexNote& found) {
   Dims place = check.shape;
-  std::int64_t position = found.position;
+  std::int64_t position = found.position();
   for (int d = place.size() - 1; d >= 0; --d) {
     place[d] = position % check.shape[d];
     position /= check.shape[d];
   }
-  return detail::concat(check.operation, ": index at ", place, " is ", found.value,
-                        ", but x has size ", check.size, " in dimension ", check.axis);
+  const std::string value =
+      check.words.shows_value
+          ? detail::concat(" is ", static_cast<std::int64_t>(found.value))
+          : std::string();
+  return detail::concat(check.operation, ": ", check.words.name, " at ", place, value,
+                        check.words.rest);
 }
 
 }  // namespace
 
 IndexGuard index_guard(const Queue& queue, const View& index, std::int64_t size, int axis) {
+  return index_guard(queue, index, {"index", detail::concat(", but x has size ", size, " in dimension ", axis)});
+}
+
+IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words) {
   DeviceNotes& notes = notes_of(queue.device);
   const std::lock_guard lock(notes.mutex);
   if (!notes.note) {
@@ -63,7 +70,7 @@ IndexGuard index_guard(const Queue& queue, const View& index, std::int64_t size,
     notes.note = static_cast<IndexNote*>(memory);
   }
   const char* name = thread_context().op;
-  return {notes.note, number_of(notes.checks, {name ? name : "index", index.shape, size, axis})};
+  return {notes.note, number_of(notes.checks, {name ? name : "index", index.shape, std::move(words)})};
 }
 
 void throw_index_errors(int device) {
@@ -76,8 +83,8 @@ void throw_index_errors(int device) {
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     IndexNote found{};
     check_cuda(cudaMemcpy(&found, notes.note, sizeof found, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    if (found.taken != 0) {
-      text = message(notes.checks[static_cast<std::size_t>(found.check)], found);
+    if (found.priority != 0) {
+      text = message(notes.checks[static_cast<std::size_t>(found.check())], found);
       check_cuda(cudaMemset(notes.note, 0, sizeof found), "cudaMemset");
       check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     }

@@ -1,0 +1,86 @@
+#pragma once
+// Rows that a team of threads (a thread, a warp or a block) goes through together, one element or
+// 16 bytes a thread at a time.
+#include <cstdint>
+
+#include "block.cuh"
+#include "element.cuh"
+#include "geometry.h"
+#include "quipu/core/view.h"
+
+namespace quipu::on_cuda {
+
+/// Elements that move together: one, of a type known when the kernel runs.
+template <class T>
+struct Loose {
+  static constexpr int count = 1;
+  __device__ __forceinline__ static void load(const void* data, DType dtype, std::int64_t i,
+                                              T (&values)[1]) {
+    values[0] = load_element<T>(data, dtype, i);
+  }
+  __device__ __forceinline__ static void put(void* data, DType dtype, std::int64_t i,
+                                             const T (&values)[1], bool add) {
+    put_element(data, dtype, i, values[0], add);
+  }
+};
+
+/// 16 bytes of elements of type E; i counts elements and is a multiple of `count`.
+template <class T, class E>
+struct Packed {
+  static constexpr int count = 16 / static_cast<int>(sizeof(E));
+  struct Elements {
+    E elements[count];
+  };
+  __device__ __forceinline__ static void load(const void* data, DType, std::int64_t i,
+                                              T (&values)[count]) {
+    const auto pack = std::bit_cast<Elements>(static_cast<const uint4*>(data)[i / count]);
+    for (int j = 0; j < count; ++j) values[j] = converted<T>(pack.elements[j]);
+  }
+  /// Elements of another type (a wider gradient) go one by one.
+  __device__ __forceinline__ static void put(void* data, DType dtype, std::int64_t i,
+                                             const T (&values)[count], bool add) {
+    if (dtype != element_dtype<E>) {
+      for (int j = 0; j < count; ++j) put_element(data, dtype, i + j, values[j], add);
+      return;
+    }
+    T sums[count] = {};
+    if (add) load(data, dtype, i, sums);
+    Elements pack;
+    for (int j = 0; j < count; ++j) {
+      pack.elements[j] = converted<E>(add ? sums[j] + values[j] : values[j]);
+    }
+    static_cast<uint4*>(data)[i / count] = std::bit_cast<uint4>(pack);
+  }
+};
+
+/// Calls f with an empty Packed of a real type.
+template <class F>
+void with_packed(DType dtype, F f) {
+  switch (dtype) {
+    case DType::f64: return f(Packed<double, double>{});
+    case DType::f32: return f(Packed<float, float>{});
+    case DType::bf16: return f(Packed<float, __nv_bfloat16>{});
+    default: return f(Packed<float, __half>{});
+  }
+}
+
+/// Whether rows of real numbers along a dimension are dense and lie on 16-byte borders.
+inline bool has_packed_rows(const View& v, int axis) {
+  if (!is_floating(v.dtype) || (v.size(axis) > 1 && v.stride(axis) != 1)) return false;
+  const auto width = static_cast<std::int64_t>(16 / size_of(v.dtype));
+  bool fits = v.size(axis) % width == 0 && reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
+  for (int d = 0; d < v.dim() && fits; ++d) {
+    fits = d == axis || v.size(d) == 1 || v.stride(d) % width == 0;
+  }
+  return fits;
+}
+
+/// A team's place in a grid of blocks of `block_threads`: its line, and the thread's place in it.
+template <unsigned team>
+struct Team {
+  static constexpr unsigned per_block = block_threads / team;
+  std::uint32_t line = blockIdx.x * per_block + threadIdx.x / team;
+  unsigned thread = threadIdx.x % team;
+};
+
+}  // namespace quipu::on_cuda

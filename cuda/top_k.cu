@@ -1,0 +1,201 @@
+// The best entries along an axis. A block takes a line. It finds the key of the k-th best digit by
+// digit: a histogram of eight bits at a time, among the entries that agree in the digits before.
+// What is better is listed, with as many of the equal ones as are wanted, lowest index first; the
+// list is sorted in shared memory, or in the workspace where k is large, by a network that works for
+// any length. A line is read once a digit, mostly from the L2 cache, and once more for the list.
+// The order is strict (by value, then by index), which makes the result unique.
+#include <algorithm>
+
+#include "block.cuh"
+#include "pointwise.cuh"
+#include "quipu/ops/top_k_kernels.h"
+#include "radix.cuh"
+#include "runtime/run.h"
+
+namespace quipu {
+namespace on_cuda {
+namespace {
+
+enum { from_x, from_values, from_indices };
+
+constexpr unsigned warps = block_threads / warp_size;
+
+struct Entry {
+  std::uint64_t key;
+  std::int64_t index;
+  __device__ __forceinline__ bool goes_before(const Entry& other) const {
+    return key != other.key ? key < other.key : index < other.index;
+  }
+};
+
+struct Lines {
+  Walk<3> walk;
+  std::uint32_t count;
+  std::int64_t length, k;
+  const void* x;
+  DType x_type;
+  void* values;
+  std::int64_t* indices;
+  std::int64_t x_step, value_step, index_step;
+  Entry* room;  // null: shared memory
+  bool largest;
+
+  template <class T>
+  __device__ __forceinline__ std::uint64_t key(std::int64_t start, std::int64_t i) const {
+    return key_of(load_element<T>(x, x_type, start + i * x_step), largest);
+  }
+};
+
+/// Where the list ends.
+struct Bar {
+  std::uint64_t key;    // of the last entry
+  std::int64_t equals;  // how many entries with this key are on the list
+};
+
+struct Workplace {
+  unsigned histogram[256];
+  std::int64_t sums[warps];
+  unsigned slots[2][warps];
+  unsigned better;
+  unsigned digit;
+  std::int64_t before;
+};
+
+template <class T>
+__device__ __forceinline__ Bar find_bar(const Lines& lines, std::int64_t start, Workplace& work) {
+  static_assert(block_threads == 256, "a thread for each value of a digit");
+  Bar bar{0, lines.k};
+  for (int shift = 8 * key_digits<T> - 8; shift >= 0; shift -= 8) {
+    work.histogram[threadIdx.x] = 0;
+    __syncthreads();
+    for (std::int64_t i = threadIdx.x; i < lines.length; i += block_threads) {
+      const std::uint64_t key = lines.key<T>(start, i);
+      if (((key ^ bar.key) >> shift) <= 255) atomicAdd(&work.histogram[key >> shift & 255], 1u);
+    }
+    __syncthreads();
+    const std::int64_t own = work.histogram[threadIdx.x];
+    std::int64_t total;
+    const std::int64_t before = sum_before<block_threads>(own, work.sums, total);
+    if (before < bar.equals && bar.equals <= before + own) {  // one thread
+      work.digit = threadIdx.x;
+      work.before = before;
+    }
+    __syncthreads();
+    bar.key |= std::uint64_t{work.digit} << shift;
+    bar.equals -= work.before;
+  }
+  return bar;
+}
+
+/// The k best, in any order.
+template <class T>
+__device__ __forceinline__ void collect(const Lines& lines, std::int64_t start, const Bar& bar,
+                                        Entry* list, Workplace& work) {
+  if (threadIdx.x == 0) work.better = 0;
+  __syncthreads();
+  std::int64_t equals = 0;
+  int turn = 0;
+  for (std::int64_t base = 0; base < lines.length; base += block_threads, turn ^= 1) {
+    const std::int64_t i = base + threadIdx.x;
+    const bool exists = i < lines.length;
+    const std::uint64_t key = exists ? lines.key<T>(start, i) : 0;
+    const bool is_equal = exists && key == bar.key;
+    const Slots slots = slots_in_order<block_threads>(is_equal, work.slots[turn]);
+    if (exists && key < bar.key) list[atomicAdd(&work.better, 1u)] = {key, i};
+    if (is_equal && equals + slots.own < bar.equals) {
+      list[lines.k - bar.equals + equals + slots.own] = {key, i};
+    }
+    equals += slots.total;
+  }
+}
+
+/// Compares and swaps towards the front only, so entries behind the end need not exist.
+__device__ __forceinline__ void sort(Entry* list, std::int64_t n) {
+  const auto order = [&](std::int64_t a, std::int64_t b) {
+    if (b >= n || !list[b].goes_before(list[a])) return;
+    const Entry first = list[b];
+    list[b] = list[a];
+    list[a] = first;
+  };
+  std::int64_t pairs = 1;
+  while (2 * pairs < n) pairs *= 2;
+  for (std::int64_t half = 1; half < n; half *= 2) {
+    for (std::int64_t t = threadIdx.x; t < pairs; t += block_threads) {
+      const std::int64_t begin = t / half * 2 * half, offset = t % half;
+      order(begin + offset, begin + 2 * half - 1 - offset);
+    }
+    __syncthreads();
+    for (std::int64_t distance = half / 2; distance > 0; distance /= 2) {
+      for (std::int64_t t = threadIdx.x; t < pairs; t += block_threads) {
+        const std::int64_t first = t / distance * 2 * distance + t % distance;
+        order(first, first + distance);
+      }
+      __syncthreads();
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) best_of_lines(Lines lines) {
+  __shared__ Workplace work;
+  Entry* const list = lines.room != nullptr ? lines.room + blockIdx.x * lines.length : dynamic_shared<Entry>();
+  for (std::uint32_t line = blockIdx.x; line < lines.count; line += gridDim.x) {
+    std::int64_t at[3];
+    lines.walk.find(line, at);
+    if (lines.k < lines.length) {
+      collect<T>(lines, at[from_x], find_bar<T>(lines, at[from_x], work), list, work);
+    } else {
+      for (std::int64_t i = threadIdx.x; i < lines.length; i += block_threads) {
+        list[i] = {lines.key<T>(at[from_x], i), i};
+      }
+    }
+    __syncthreads();
+    sort(list, lines.k);
+    for (std::int64_t i = threadIdx.x; i < lines.k; i += block_threads) {
+      const std::int64_t index = list[i].index;
+      const T value = load_element<T>(lines.x, lines.x_type, at[from_x] + index * lines.x_step);
+      store_element(lines.values, lines.x_type, at[from_values] + i * lines.value_step, value);
+      lines.indices[at[from_indices] + i * lines.index_step] = index;
+    }
+    __syncthreads();
+  }
+}
+
+void find(View x, View values, View indices, View room, int axis, bool largest) {
+  const Queue queue(x);
+  Layout<3> all{x.shape, {x.strides, values.strides, indices.strides}};
+  all.shape.erase(axis);
+  for (Strides& s : all.strides) s.erase(axis);
+  const std::int64_t k = values.size(axis);
+  const bool in_room = room.numel() > 0;
+  all.merged().for_each_part([&](const Layout<3>& part) {
+    const Lines lines{Walk<3>(part),
+                      static_cast<std::uint32_t>(numel(part.shape)),
+                      x.size(axis),
+                      k,
+                      address(x, part.starts[from_x]),
+                      x.dtype,
+                      address(values, part.starts[from_values]),
+                      indices.as<std::int64_t>() + part.starts[from_indices],
+                      x.stride(axis),
+                      values.stride(axis),
+                      indices.stride(axis),
+                      in_room ? room.as<Entry>() : nullptr,
+                      largest};
+    const unsigned blocks =
+        in_room ? std::min(lines.count, static_cast<std::uint32_t>(room.size(0))) : lines.count;
+    const std::size_t shared = in_room ? 0 : static_cast<std::size_t>(k) * sizeof(Entry);
+    with_compute_type(compute_type(x.dtype), [&]<class T>(T) {
+      run(queue, best_of_lines<T>, blocks, block_threads, shared, lines);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace on_cuda
+
+void register_cuda_top_k() {
+  top_k_kernel.provide(DeviceKind::cuda, on_cuda::find);
+}
+
+}  // namespace quipu
