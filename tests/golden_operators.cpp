@@ -14,10 +14,16 @@ Accuracy accuracy_of(Act kind) {
   return kind == Act::softmax ? of_softmax : of_units;
 }
 
+/// A tensor that the file must have.
+const Tensor& given(const std::vector<Tensor>& in, std::size_t i) {
+  check(i < in.size(), "the file has ", in.size(), " of the operator's tensors, but not all");
+  return in[i];
+}
+
 Task act_task(Args& args) {
   const Act kind = args.act("act");
   const auto dim = args.find<int>("dim");
-  return {{{"", [=](const auto& in) { return act(in[0], kind, dim); }}},
+  return {{{"", [=](const auto& in) { return act(given(in, 0), kind, dim); }}},
           accuracy_of_act(kind, dim)};
 }
 
@@ -27,8 +33,9 @@ Task lrpe_task(Args& args) {
   Task task{{}, accuracy_of(options.act)};
   for (const bool keep : {false, true}) {
     options.keep_angles = keep;
-    task.variants.push_back({keep ? " with angles kept" : "",
-                             [=](const auto& in) { return operation(in[0], in[1], options); }});
+    task.variants.push_back({keep ? " with angles kept" : "", [=](const auto& in) {
+                               return operation(given(in, 0), given(in, 1), options);
+                             }});
   }
   return task;
 }
@@ -40,7 +47,7 @@ Task lrpe_cosine_md_task(Args& args) {
   for (const bool keep : {false, true}) {
     options.keep_angles = keep;
     task.variants.push_back({keep ? " with angles kept" : "", [=](const auto& in) {
-                               return lrpe_cosine_md(in[0], in[1], shape, options);
+                               return lrpe_cosine_md(given(in, 0), given(in, 1), shape, options);
                              }});
   }
   return task;
@@ -75,8 +82,9 @@ Task flao_task(Args& args) {
     options.keep = keep;
     task.variants.push_back({names[static_cast<int>(keep)], [=](const auto& in) {
                                FlaoOptions with_theta = options;
-                               if (in.size() > 4) with_theta.theta = in[4];
-                               return flao(in[0], in[1], in[2], in[3], with_theta);
+                               if (in.size() > 4) with_theta.theta = given(in, 4);
+                               return flao(given(in, 0), given(in, 1), given(in, 2), given(in, 3),
+                                           with_theta);
                              }});
   }
   return task;
@@ -91,8 +99,9 @@ Task tpa_decode_task(Args& args) {
   return {{{"",
             [=](const auto& in) {
               TpaOptions with_lengths = options;
-              if (in.size() > 6) with_lengths.lengths = in[6];
-              return tpa_decode(in[0], in[1], in[2], in[3], in[4], in[5], with_lengths);
+              if (in.size() > 6) with_lengths.lengths = given(in, 6);
+              return tpa_decode(given(in, 0), given(in, 1), given(in, 2), given(in, 3),
+                                given(in, 4), given(in, 5), with_lengths);
             }}},
           of_tpa};
 }
