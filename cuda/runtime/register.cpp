@@ -16,7 +16,8 @@ void register_runtime() {
 #else
   constexpr bool emulated = false;
 #endif
-  provide_devices(DeviceKind::cuda, {device_count, synchronize, emulated});
+  provide_devices(DeviceKind::cuda, {device_count, synchronize, open_stream, close_stream,
+                                     use_stream, order_streams, emulated});
   upload_kernel.provide(DeviceKind::cuda, upload);
   download_kernel.provide(DeviceKind::cuda, download);
 }
