@@ -29,11 +29,11 @@ __device__ __forceinline__ V fold_warp(V value, Combine combine) {
   return value;
 }
 
-/// The fold of a value of every thread, in all threads; a team is one warp or a whole block. `room`
-/// is shared and has a place for each warp; it is free again when the fold returns.
+/// The fold of a value of every thread, in all threads; a team is one thread, a warp or a whole
+/// block. `room` is shared and has a place for each warp; it is free again when the fold returns.
 template <unsigned threads, class V, class Combine>
 __device__ __forceinline__ V fold_team(V value, V* room, Combine combine) {
-  value = fold_warp(value, combine);
+  if constexpr (threads > 1) value = fold_warp(value, combine);
   if constexpr (threads > warp_size) {
     constexpr unsigned warps = threads / warp_size;
     if (threadIdx.x % warp_size == 0) room[threadIdx.x / warp_size] = value;
@@ -49,6 +49,10 @@ __device__ __forceinline__ V fold_team(V value, V* room, Combine combine) {
 /// numbers wrap. `room` is shared and has a place for each warp; it is free again afterwards.
 template <unsigned threads, class T>
 __device__ __forceinline__ T sum_before(T value, T* room, T& total) {
+  if constexpr (threads == 1) {
+    total = value;
+    return T(0);
+  }
   constexpr unsigned warps = threads / warp_size;
   const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   for (unsigned distance = 1; distance < warp_size; distance *= 2) {
@@ -68,14 +72,15 @@ __device__ __forceinline__ T sum_before(T value, T* room, T& total) {
   return before;
 }
 
-/// Places in a list for those threads of a block that have something, in the order of the threads.
+/// Places in a list for those threads of a team that have something, in the order of the threads.
 struct Slots {
   unsigned own;    // of this thread, if it has something
-  unsigned total;  // of the block
+  unsigned total;  // of the team
 };
 /// `room` is shared, a place for each warp; consecutive calls alternate between two of them.
 template <unsigned threads>
 __device__ __forceinline__ Slots slots_in_order(bool has, unsigned* room) {
+  if constexpr (threads == 1) return {0, has ? 1u : 0u};
   constexpr unsigned warps = threads / warp_size;
   const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   const unsigned having = __ballot_sync(all_lanes, has);
