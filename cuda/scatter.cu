@@ -130,23 +130,38 @@ struct List {
 /// short for them.
 __device__ __forceinline__ std::int64_t fill_list(List& list, const Lines& lines, std::int64_t low,
                                                   std::int64_t high, bool checks) {
+  constexpr int own = 4;  // entries of a lane at once
+  const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   std::int64_t count = 0;
   int turn = 0;
-  for (std::int64_t base = 0; base < lines.length; base += block_threads, turn ^= 1) {
-    const std::int64_t k = base + threadIdx.x;
-    std::int64_t place = -1;
-    if (k < lines.length) {
-      place = lines.index_at(0, k);
-      if (checks) lines.is_valid(place, 0, k);
+  for (std::int64_t base = 0; base < lines.length; base += own * block_threads, turn ^= 1) {
+    const std::int64_t first = base + warp * own * warp_size + lane;
+    std::int64_t places[own];
+    unsigned having[own], in_warp = 0;
+    for (int j = 0; j < own; ++j) {
+      const std::int64_t k = first + j * warp_size;
+      places[j] = -1;
+      if (k < lines.length) {
+        places[j] = lines.index_at(0, k);
+        if (checks) lines.is_valid(places[j], 0, k);
+      }
+      having[j] = __ballot_sync(all_lanes, places[j] >= low && places[j] < high);
+      in_warp += static_cast<unsigned>(__popc(having[j]));
     }
-    const bool mine = place >= low && place < high;
-    const Slots slots = slots_in_order<block_threads>(mine, list.room[turn]);
-    const std::int64_t slot = count + slots.own;
-    if (mine && slot < list_size) {
-      list.entry[slot] = static_cast<std::uint32_t>(k);
-      list.place[slot] = static_cast<std::uint32_t>(place - low);
+    if (lane == 0) list.room[turn][warp] = in_warp;
+    __syncthreads();
+    std::int64_t slot = count;
+    for (unsigned w = 0; w < warps; ++w) {
+      slot += w < warp ? list.room[turn][w] : 0u;
+      count += list.room[turn][w];
     }
-    count += slots.total;
+    for (int j = 0; j < own; ++j) {
+      const std::int64_t place = slot + __popc(having[j] & ((1u << lane) - 1u));
+      slot += __popc(having[j]);
+      if ((having[j] >> lane & 1u) == 0 || place >= list_size) continue;
+      list.entry[place] = static_cast<std::uint32_t>(first + j * warp_size);
+      list.place[place] = static_cast<std::uint32_t>(places[j] - low);
+    }
   }
   __syncthreads();
   return count;
@@ -211,7 +226,7 @@ __global__ void __launch_bounds__(block_threads) add_rows_kernel(Lines lines, st
 template <class T, class Columns>
 void run_rows(const Queue& queue, const Lines& lines) {
   // Every block reads all indices: few blocks along the places, enough to fill a device.
-  const std::int64_t range = std::clamp<std::int64_t>((lines.places + 255) / 256, warps, 256);
+  const std::int64_t range = std::clamp<std::int64_t>((lines.places + 255) / 256, 4 * warps, 256);
   const std::int64_t groups = blocks_for(lines.count, Columns::count * warp_size);
   const dim3 grid(blocks_for(lines.places, range),
                   static_cast<unsigned>(std::min<std::int64_t>(groups, most_rows_of_blocks)));
