@@ -84,8 +84,8 @@ void drop_as(const View& x, const Grad& o, double p, PhiloxState state) {
   layout.for_each_part([&](const Layout<2>& part) {
     const auto n = static_cast<std::uint32_t>(numel(part.shape));
     run(queue, drop_elements<T>, blocks_for(n / 4 + 2), block_threads, 0, Walk<2>(part), n,
-        part.first, address(x, part.starts[from_x]), x.dtype,
-        address(o.view, part.starts[from_o]), o.view.dtype, o.add, drop);
+        part.first, address(x, part.starts[from_x]), x.dtype, address(o.view, part.starts[from_o]),
+        o.view.dtype, o.add, drop);
   });
 }
 

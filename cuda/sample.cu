@@ -1,18 +1,20 @@
-// Sampling. A block takes a row. Nothing is sorted and nothing stored: a filter is the key of the
-// smallest logit that is kept, found digit by digit from histograms (of counts for top_k, of
-// probabilities for top_p), and the draw goes through what is left in the order of the classes.
-// Probabilities are whole numbers of a small unit: sums of them do not depend on any order. A row is
-// read three times, and five times more for each filter (nine in f64), mostly from the L2 cache. A
-// row of few classes is one thread's, which finds the keys of a filter one after another.
+// Sampling. A block takes a row (a block of one warp if the row is short). Nothing is sorted and
+// nothing stored: a filter is the key of the smallest logit that is kept, found digit by digit from
+// histograms (of counts for top_k, of probabilities for top_p), and the draw goes through what is
+// left in the order of the classes. Probabilities are whole numbers of a small unit: sums of them
+// do not depend on any order. A row is read three times, and five times more for each filter (nine
+// in f64), mostly from the L2 cache. A row of few classes is one thread's, which finds the keys of
+// a filter one after another.
 #include <bit>
 #include <cmath>
 #include <limits>
 
+#include "block.cuh"
+#include "geometry.h"
 #include "index_check.cuh"
 #include "quipu/core/philox.h"
 #include "quipu/ops/sample_kernels.h"
 #include "radix.cuh"
-#include "rows.cuh"
 #include "runtime/run.h"
 
 namespace quipu {
@@ -22,7 +24,7 @@ namespace {
 using Weight = unsigned long long;
 
 constexpr unsigned warps = block_threads / warp_size;
-constexpr std::int64_t few_classes = 32;
+constexpr std::int64_t few_classes = 32, warp_classes = 1024;
 
 struct Rows {
   Walk<1> walk;
@@ -96,8 +98,7 @@ struct Row {
     for (std::int64_t i = thread; i < rows.classes && found == rows.classes; i += team) {
       if (logit(i) == largest) found = i;
     }
-    return fold_team<team>(found, room,
-                                    [](long long a, long long b) { return a < b ? a : b; });
+    return fold_team<team>(found, room, [](long long a, long long b) { return a < b ? a : b; });
   }
 
   /// The next key after one, and what lies there.
@@ -136,8 +137,8 @@ struct Row {
   }
 
   /// The last key and how many of its equals are kept, once all above it are.
-  __device__ __forceinline__ void keep_equals(std::uint64_t key, Weight count, Weight own, Weight goal,
-                                              Weight above) {
+  __device__ __forceinline__ void keep_equals(std::uint64_t key, Weight count, Weight own,
+                                              Weight goal, Weight above) {
     Weight kept = count;
     if (own > 0) {
       const Weight each = own / count;
@@ -152,8 +153,10 @@ struct Row {
 
   /// Looks at one digit of the keys that agree with `prefix` in the digits before.
   __device__ __forceinline__ void fill_histogram(std::uint64_t prefix, int shift, bool by_weight) {
-    work.counts[threadIdx.x] = 0;
-    work.weights[threadIdx.x] = 0;
+    for (unsigned digit = thread; digit < 256; digit += team) {
+      work.counts[digit] = 0;
+      work.weights[digit] = 0;
+    }
     __syncthreads();
     for (std::int64_t i = thread; i < rows.classes; i += team) {
       const T z = logit(i);
@@ -169,30 +172,42 @@ struct Row {
   /// the weight of one of those equal to the last that a filter before has left out.
   __device__ __forceinline__ void narrow(Weight goal, bool by_weight, Weight unwanted) {
     if constexpr (team == 1) return narrow_alone(goal, by_weight);
+    constexpr unsigned digits = 256 / team;  // of a thread
     Weight above = 0;
     std::uint64_t prefix = 0;
     for (int shift = 8 * key_digits<T> - 8; shift >= 0; shift -= 8) {
       fill_histogram(prefix, shift, by_weight);
-      unsigned count = work.counts[threadIdx.x];
-      Weight own = work.weights[threadIdx.x];
-      if (((last ^ prefix) >> shift) == threadIdx.x) {  // the digit of the last one
-        count -= static_cast<unsigned>(equal_left);
-        own -= static_cast<Weight>(equal_left) * unwanted;
+      unsigned counts[digits];
+      Weight weights[digits], own = 0;
+      for (unsigned j = 0; j < digits; ++j) {
+        const unsigned digit = thread * digits + j;
+        const bool has_last = ((last ^ prefix) >> shift) == digit;
+        counts[j] = work.counts[digit] - (has_last ? static_cast<unsigned>(equal_left) : 0u);
+        weights[j] =
+            work.weights[digit] - (has_last ? static_cast<Weight>(equal_left) * unwanted : 0);
+        own += weights[j];
       }
-      if (threadIdx.x == 0) {
+      if (thread == 0) {
         work.digit = 256;
         work.last = 0;
       }
       Weight total;
-      const Weight before = above + sum_before<block_threads>(own, work.sums, total);
-      if (count > 0) atomicMax(&work.last, threadIdx.x);
-      if (count > 0 && before + own >= goal) atomicMin(&work.digit, threadIdx.x);
+      const Weight before = above + sum_before<team>(own, work.sums, total);
+      Weight through = before;
+      for (unsigned j = 0; j < digits; ++j) {
+        through += weights[j];
+        if (counts[j] == 0) continue;
+        atomicMax(&work.last, thread * digits + j);
+        if (through >= goal) atomicMin(&work.digit, thread * digits + j);
+      }
       __syncthreads();
       const unsigned digit = work.digit < 256 ? work.digit : work.last;
-      if (threadIdx.x == digit) {
-        work.before = before;
-        work.digit_count = count;
-        work.digit_weight = own;
+      if (thread == digit / digits) {
+        Weight sum = before;
+        for (unsigned j = 0; j < digit % digits; ++j) sum += weights[j];
+        work.before = sum;
+        work.digit_count = counts[digit % digits];
+        work.digit_weight = weights[digit % digits];
       }
       __syncthreads();
       above = work.before;
@@ -220,7 +235,8 @@ struct Row {
   }
 
   __device__ __forceinline__ void keep() {
-    if (rows.top_k > 0 && rows.top_k < rows.classes) narrow(static_cast<Weight>(rows.top_k), false, 0);
+    if (rows.top_k > 0 && rows.top_k < rows.classes)
+      narrow(static_cast<Weight>(rows.top_k), false, 0);
     if (rows.top_p < 1) {
       const double goal = ceil(rows.top_p * static_cast<double>(total()));
       narrow(static_cast<Weight>(goal), true, equal_weight());
@@ -266,7 +282,7 @@ __global__ void __launch_bounds__(block_threads) draw_rows(Rows rows) {
   __shared__ Workplace work;
   __shared__ T largest_room[warps];
   __shared__ long long class_room[warps];
-  const std::uint32_t line = Team<team>().line;
+  const std::uint32_t line = team == 1 ? blockIdx.x * block_threads + threadIdx.x : blockIdx.x;
   if (line >= rows.count) return;  // a whole team
   std::int64_t at[1];
   rows.walk.find(line, at);
@@ -280,9 +296,9 @@ __global__ void __launch_bounds__(block_threads) draw_rows(Rows rows) {
   } else {
     row.keep();
     const Weight total = row.total();
-    const PhiloxBlock w = philox_block(
-        philox_start(rows.state.offset + static_cast<std::uint64_t>(number) / 2),
-        PhiloxKey(rows.state.seed));
+    const PhiloxBlock w =
+        philox_block(philox_start(rows.state.offset + static_cast<std::uint64_t>(number) / 2),
+                     PhiloxKey(rows.state.seed));
     const Weight bits = number % 2 == 0 ? (Weight{w.w0} << 32 | w.w1) : (Weight{w.w2} << 32 | w.w3);
     chosen = row.draw(__umul64hi(bits >> 11 << 11, total), class_room);
   }
@@ -293,6 +309,8 @@ template <class T>
 void run_rows(const Queue& queue, const Rows& rows) {
   if (rows.classes <= few_classes) {
     run(queue, draw_rows<T, 1>, blocks_for(rows.count), block_threads, 0, rows);
+  } else if (rows.classes <= warp_classes) {
+    run(queue, draw_rows<T, warp_size>, rows.count, warp_size, 0, rows);
   } else {
     run(queue, draw_rows<T, block_threads>, rows.count, block_threads, 0, rows);
   }
@@ -307,8 +325,8 @@ void sample(View logits, View o, SampleFilter filter, PhiloxState state) {
   rows.strides[0].erase(last);
   const IndexGuard guard = index_guard(
       queue, o,
-      {"logits",
-       " hold NaN, +infinity, or nothing but -infinity, so there are no probabilities", false});
+      {"logits", " hold NaN, +infinity, or nothing but -infinity, so there are no probabilities",
+       false});
   // All weights together, each at most one unit of rounding too large, fit into 63 bits.
   const int bits = 61 - std::bit_width(static_cast<std::uint64_t>(classes));
   rows.merged(false).for_each_part([&](const Layout<1>& part) {

@@ -62,7 +62,8 @@ struct LooseColumns {
   static constexpr int count = 4;
   __device__ __forceinline__ LooseColumns(const Lines& all, std::uint32_t group) : lines(all) {
     for (int j = 0; j < count; ++j) {
-      const std::uint32_t line = (group * count + static_cast<unsigned>(j)) * warp_size + threadIdx.x % warp_size;
+      const std::uint32_t line =
+          (group * count + static_cast<unsigned>(j)) * warp_size + threadIdx.x % warp_size;
       exists[j] = line < lines.count;
       std::int64_t at[3] = {};
       if (exists[j]) lines.walk.find(line, at);
@@ -72,12 +73,14 @@ struct LooseColumns {
   }
   __device__ __forceinline__ void read(std::int64_t k, T (&values)[count]) const {
     for (int j = 0; j < count; ++j) {
-      values[j] = exists[j] ? load_element<T>(lines.x, lines.x_type, x_at[j] + k * lines.x_step) : T(0);
+      values[j] =
+          exists[j] ? load_element<T>(lines.x, lines.x_type, x_at[j] + k * lines.x_step) : T(0);
     }
   }
   __device__ __forceinline__ void open(std::int64_t place, T (&sums)[count]) const {
     for (int j = 0; j < count; ++j) {
-      sums[j] = exists[j] ? load_element<T>(lines.o, lines.o_type, o_at[j] + place * lines.o_step) : T(0);
+      sums[j] =
+          exists[j] ? load_element<T>(lines.o, lines.o_type, o_at[j] + place * lines.o_step) : T(0);
     }
   }
   __device__ __forceinline__ void close(std::int64_t place, const T (&sums)[count]) const {
@@ -95,8 +98,11 @@ template <class T, class E>
 struct DenseColumns {
   static constexpr int count = Pack<E>::count;
   __device__ __forceinline__ DenseColumns(const Lines& all, std::uint32_t group)
-      : lines(all), vector(group * warp_size + threadIdx.x % warp_size), exists(vector * count < all.count) {}
-  __device__ __forceinline__ void unpack(const void* data, std::int64_t i, T (&values)[count]) const {
+      : lines(all),
+        vector(group * warp_size + threadIdx.x % warp_size),
+        exists(vector * count < all.count) {}
+  __device__ __forceinline__ void unpack(const void* data, std::int64_t i,
+                                         T (&values)[count]) const {
     Pack<E> pack{};
     if (exists) pack = load_pack<E>(data, i);
     for (int j = 0; j < count; ++j) values[j] = converted<T>(pack.elements[j]);
@@ -111,7 +117,8 @@ struct DenseColumns {
     Pack<E> pack;
     for (int j = 0; j < count; ++j) pack.elements[j] = converted<E>(sums[j]);
     if (exists) {
-      static_cast<uint4*>(lines.o)[place * (lines.o_step / count) + vector] = std::bit_cast<uint4>(pack);
+      static_cast<uint4*>(lines.o)[place * (lines.o_step / count) + vector] =
+          std::bit_cast<uint4>(pack);
     }
   }
   const Lines& lines;
@@ -200,7 +207,8 @@ __global__ void __launch_bounds__(block_threads) add_rows_kernel(Lines lines, st
   const bool overfull = listed > list_size;
   const std::int64_t entries = overfull ? lines.length : listed;
   const unsigned lane = threadIdx.x % warp_size;
-  const std::uint32_t groups = (lines.count + Columns::count * warp_size - 1) / (Columns::count * warp_size);
+  const std::uint32_t groups =
+      (lines.count + Columns::count * warp_size - 1) / (Columns::count * warp_size);
   for (std::uint32_t group = blockIdx.y; group < groups; group += gridDim.y) {
     const Columns columns(lines, group);
     for (std::int64_t place = low + threadIdx.x / warp_size; place < high; place += warps) {
@@ -334,8 +342,8 @@ void run_rows_of_any_type(const Queue& queue, const Lines& lines) {
 }
 
 /// `index` is the tensor of indices; `index_strides` are its strides over the shape of x.
-void scatter(const View& o, const View& index, const Strides& index_strides, const View& x, int axis,
-             bool one_index) {
+void scatter(const View& o, const View& index, const Strides& index_strides, const View& x,
+             int axis, bool one_index) {
   if (x.numel() == 0) return;
   const Queue queue(o);
   Layout<3> all{x.shape, {x.strides, index_strides, o.strides}};
@@ -347,11 +355,23 @@ void scatter(const View& o, const View& index, const Strides& index_strides, con
   // Few lines do not fill a warp.
   const bool by_rows = one_index && numel(all.shape) >= 8;
   all.merged(false).for_each_part([&](const Layout<3>& part) {
-    const Lines lines{Walk<3>(part), static_cast<std::uint32_t>(numel(part.shape)), x.size(axis),
-                      o.size(axis), address(x, part.starts[from_x]),
-                      address(index, part.starts[from_index]), address(o, part.starts[from_o]),
-                      x.dtype, index.dtype, o.dtype, x.stride(axis), index_strides[axis],
-                      o.stride(axis), part.first, inner, one_index, guard};
+    const Lines lines{Walk<3>(part),
+                      static_cast<std::uint32_t>(numel(part.shape)),
+                      x.size(axis),
+                      o.size(axis),
+                      address(x, part.starts[from_x]),
+                      address(index, part.starts[from_index]),
+                      address(o, part.starts[from_o]),
+                      x.dtype,
+                      index.dtype,
+                      o.dtype,
+                      x.stride(axis),
+                      index_strides[axis],
+                      o.stride(axis),
+                      part.first,
+                      inner,
+                      one_index,
+                      guard};
     with_compute_type(compute_type(o.dtype), [&]<class T>(T) {
       by_rows ? run_rows_of_any_type<T>(queue, lines) : run_lines<T>(queue, lines);
     });
