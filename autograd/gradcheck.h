@@ -53,7 +53,8 @@ using DifferentiableFunction = std::function<Tensor(const std::vector<Tensor>&)>
 /// copies of them with the same strides are given to f, and their `grad` is left alone.
 ///
 /// Small problems: every entry of the Jacobian, and a random upstream gradient. Large ones: random
-/// directions under a random upstream gradient; a failure is then traced to one entry.
+/// directions under a random upstream gradient; a failure is then traced to one entry. On an
+/// emulated device always two directions for each input.
 /// Also checked: f gives the same bits twice, with and without a tape, and leaves its inputs alone;
 /// gradients have the right shape and dtype; a zero upstream gives zero; gradients add to those
 /// that are there. A kink of f within the step is a failure that says so.

@@ -86,9 +86,11 @@ void CachingAllocator::free(Block* block) noexcept {
   }
 }
 
-void CachingAllocator::note_use(Block* block) noexcept {
+void CachingAllocator::note_use(const void* data) noexcept {
   const std::lock_guard lock(mutex_);
-  block->lanes |= source_->lane();
+  for (Block* block = live_.bin_after; block != &live_; block = block->bin_after) {
+    if (block->data == data) block->lanes |= source_->lane();
+  }
 }
 
 void CachingAllocator::relabel(Block* block, Category category) noexcept {

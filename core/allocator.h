@@ -85,8 +85,8 @@ class CachingAllocator {
   /// Throws OutOfMemory. Zero bytes give null.
   Block* allocate(std::size_t bytes, Category category);
   void free(Block* block) noexcept;
-  /// The lane that this thread works in uses the block, too: reuse waits for it.
-  void note_use(Block* block) noexcept;
+  /// The lane that this thread works in uses the live block at `data`, too: reuse waits for it.
+  void note_use(const void* data) noexcept;
   /// Moves a live block to another category.
   void relabel(Block* block, Category category) noexcept;
 

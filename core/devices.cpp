@@ -3,8 +3,10 @@
 #include <array>
 #include <iostream>
 
+#include "quipu/core/allocator.h"
 #include "quipu/core/dispatch.h"
 #include "quipu/core/error.h"
+#include "quipu/core/tensor.h"
 
 namespace quipu {
 namespace {
@@ -24,7 +26,7 @@ int count_cuda(std::string* why) {
 
 }  // namespace
 
-void provide_devices(DeviceKind kind, DeviceFunctions functions) {
+void provide_devices(DeviceKind kind, const DeviceFunctions& functions) {
   functions_of(kind) = functions;
 }
 
@@ -35,6 +37,10 @@ int device_count(DeviceKind kind) {
 
 bool is_available(const Device& device) {
   return device.is_meta() || device.index() < device_count(device.kind());
+}
+
+bool is_emulated(const Device& device) {
+  return is_available(device) && functions_of(device.kind()).emulated && !device.is_meta();
 }
 
 Device cuda_or_cpu() {
@@ -52,6 +58,59 @@ void synchronize(const Device& device) {
   if (!device.is_cuda()) return;
   check(is_available(device), "device ", device, " is not there");
   functions_of(device.kind()).synchronize(device.index());
+}
+
+Stream::Stream(const Device& device) : device_(device) {
+  if (!device.is_cuda()) return;
+  check(is_available(device), "device ", device, " is not there");
+  number_ = functions_of(device.kind()).open_stream(device.index());
+}
+
+Stream::~Stream() {
+  if (number_ > 0) functions_of(device_.kind()).close_stream(device_.index(), number_);
+}
+
+namespace {
+
+void order(const Device& device, int first, int then) {
+  if (device.is_cuda()) functions_of(device.kind()).order_streams(device.index(), first, then);
+}
+
+int current_number(const Device& device) {
+  if (!device.is_cuda()) return 0;
+  const DeviceFunctions& functions = functions_of(device.kind());
+  const int number = functions.use_stream(device.index(), 0);
+  functions.use_stream(device.index(), number);
+  return number;
+}
+
+}  // namespace
+
+void Stream::wait_for_current() const {
+  order(device_, current_number(device_), number_);
+}
+
+void Stream::current_waits() const {
+  order(device_, number_, current_number(device_));
+}
+
+void Stream::synchronize() const {
+  const StreamScope scope(*this);
+  quipu::synchronize(device_);
+}
+
+StreamScope::StreamScope(const Stream& stream) : device_(stream.device()) {
+  if (device_.is_cuda()) {
+    outer_ = functions_of(device_.kind()).use_stream(device_.index(), stream.number());
+  }
+}
+
+StreamScope::~StreamScope() {
+  if (device_.is_cuda()) functions_of(device_.kind()).use_stream(device_.index(), outer_);
+}
+
+void note_use(const Tensor& x) {
+  allocator_of(x.device()).note_use(x.storage().data());
 }
 
 }  // namespace quipu

@@ -1,5 +1,6 @@
-// fill, copy, add into, find what is not finite, ramp. All are bound by memory: each element is read
-// or written once, by a thread of its own; copies that keep the type move bits and convert nothing.
+// fill, copy, add into, find what is not finite, ramp. All are bound by memory: each element is
+// read or written once, by a thread of its own; copies that keep the type move bits and convert
+// nothing.
 #include <cmath>
 
 #include "element.cuh"
@@ -132,8 +133,9 @@ void find_nonfinite(View x, std::int64_t* first_bad) {
     run(queue, find_nonfinite_elements, blocks_for(n), block_threads, 0, Walk<1>(part), n,
         address(x, part.starts[0]), x.dtype, static_cast<unsigned long long>(part.first), lowest);
   });
-  check_cuda(cudaMemcpyAsync(first_bad, lowest, sizeof *lowest, cudaMemcpyDeviceToHost, queue.stream),
-             "cudaMemcpyAsync (to the host)");
+  check_cuda(
+      cudaMemcpyAsync(first_bad, lowest, sizeof *lowest, cudaMemcpyDeviceToHost, queue.stream),
+      "cudaMemcpyAsync (to the host)");
   synchronize(queue.device);  // all bits set is -1: none
 }
 

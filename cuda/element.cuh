@@ -60,7 +60,8 @@ __device__ __forceinline__ float rounded_to_odd(std::int64_t x) {
 /// Cut towards zero, clamped to the range; NaN gives 0.
 template <class Whole, class Real>
 __device__ __forceinline__ Whole saturated(Real x) {
-  constexpr Whole least = std::numeric_limits<Whole>::min(), most = std::numeric_limits<Whole>::max();
+  constexpr Whole least = std::numeric_limits<Whole>::min(),
+                  most = std::numeric_limits<Whole>::max();
   constexpr Real low = static_cast<Real>(least);
   constexpr Real beyond = Real(2) * static_cast<Real>(most / 2 + 1);
   const bool inside = x >= low && x < beyond;

@@ -48,7 +48,8 @@ template <class T>
 void run_elements(const Queue& queue, const Grad& o, Pointwise f, const Operands& in,
                   const Layout<4>& layout) {
   const MapKernel<T> kernel = map_kernel_for<T>(f);
-  ensure(kernel != nullptr, "pointwise function ", static_cast<int>(f), " has no whole-number version");
+  ensure(kernel != nullptr, "pointwise function ", static_cast<int>(f),
+         " has no whole-number version");
   layout.for_each_part([&](const Layout<4>& part) {
     const auto n = static_cast<std::uint32_t>(numel(part.shape));
     const Target out{address(o.view, part.starts[0]), o.view.dtype, o.add};

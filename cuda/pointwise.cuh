@@ -49,7 +49,8 @@ struct VectorSources {
 template <class T>
 using MapKernel = void (*)(Walk<4>, std::uint32_t n, Target, Sources<T>);
 template <class T>
-using VectorKernel = void (*)(Walk<4>, std::uint32_t vectors, void* out, VectorSources<T>, bool add);
+using VectorKernel = void (*)(Walk<4>, std::uint32_t vectors, void* out, VectorSources<T>,
+                              bool add);
 
 /// The kernels of a function; null where it has none for T. E is the element type.
 template <class T>
@@ -57,22 +58,24 @@ MapKernel<T> map_kernel_for(Pointwise f);
 template <class E, class T>
 VectorKernel<T> vector_kernel_for(Pointwise f);
 
-/// A table of the kernels of all functions that T has: Make::kernel<F>().
+/// The kernel of a function, Make::kernel<F>(); null where T has none.
+template <class T, class Make, Pointwise F>
+auto table_entry() -> decltype(Make::template kernel<Pointwise::copy>()) {
+  if constexpr (std::is_floating_point_v<T> || has_whole_version(F)) {
+    return Make::template kernel<F>();
+  } else {
+    return nullptr;
+  }
+}
 template <class T, class Make, int... I>
 auto function_table(std::integer_sequence<int, I...>) {
   using Kernel = decltype(Make::template kernel<Pointwise::copy>());
-  const auto entry = []<Pointwise F>() -> Kernel {
-    if constexpr (std::is_floating_point_v<T> || has_whole_version(F)) {
-      return Make::template kernel<F>();
-    } else {
-      return nullptr;
-    }
-  };
-  return std::array<Kernel, sizeof...(I)>{entry.template operator()<static_cast<Pointwise>(I)>()...};
+  return std::array<Kernel, sizeof...(I)>{table_entry<T, Make, static_cast<Pointwise>(I)>()...};
 }
 template <class T, class Make>
 auto kernel_of(Pointwise f) {
-  static const auto table = function_table<T, Make>(std::make_integer_sequence<int, function_count>{});
+  static const auto table =
+      function_table<T, Make>(std::make_integer_sequence<int, function_count>{});
   return table[static_cast<std::size_t>(f)];
 }
 
@@ -97,7 +100,8 @@ template <class T>
 Source<T> source_of(const Operands& in, int i, const Layout<4>& layout) {
   if (i >= in.count) return {};
   if (in[i].is_scalar) return {nullptr, DType::f32, scalar_as<T>(in[i].value)};
-  return {address(in[i].view, layout.starts[static_cast<std::size_t>(i) + 1]), in[i].view.dtype, T(0)};
+  return {address(in[i].view, layout.starts[static_cast<std::size_t>(i) + 1]), in[i].view.dtype,
+          T(0)};
 }
 template <class T>
 Sources<T> sources_of(const Operands& in, const Layout<4>& layout) {

@@ -1,6 +1,6 @@
 // Random numbers. A thread turns one Philox counter into four values (f32, bf16, f16) or two (f64,
-// whole numbers) at neighbouring row-major positions: the same words at the same positions as on the
-// CPU. Uniforms are bound by memory, normals by log, sin and cos, which are computed in f64 and
+// whole numbers) at neighbouring row-major positions: the same words at the same positions as on
+// the CPU. Uniforms are bound by memory, normals by log, sin and cos, which are computed in f64 and
 // rounded once.
 #include <cmath>
 #include <numbers>
@@ -68,7 +68,8 @@ struct Whole {
   __device__ __forceinline__ std::int64_t scaled(std::uint64_t bits) const {
     return static_cast<std::int64_t>(low + __umul64hi(bits, range));
   }
-  __device__ __forceinline__ void operator()(const PhiloxBlock& w, std::int64_t (&values)[2]) const {
+  __device__ __forceinline__ void operator()(const PhiloxBlock& w,
+                                             std::int64_t (&values)[2]) const {
     values[0] = scaled(word_pair(w.w0, w.w1));
     values[1] = scaled(word_pair(w.w2, w.w3));
   }
@@ -82,7 +83,8 @@ __global__ void __launch_bounds__(block_threads)
   constexpr int count = Draw::per_counter;
   const std::int64_t counter =
       first / count + static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
-  const std::int64_t begin = counter * count - first;  // in this part; below 0 where it starts inside
+  const std::int64_t begin =
+      counter * count - first;  // in this part; below 0 where it starts inside
   if (begin >= n) return;
   T values[count];
   draw(philox_block(philox_start(state.offset + static_cast<std::uint64_t>(counter)),

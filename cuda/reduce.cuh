@@ -1,10 +1,10 @@
 #pragma once
-// One frame for reductions: outputs are kept positions, each the sum over reduced positions. A block
-// works on several outputs at once, with `lanes` threads for each of them; either the lanes of an
-// output or the outputs themselves lie side by side in a warp, whichever follows memory. Where there
-// are few outputs, their reduced positions are cut into slices, whose results wait in the stream's
-// scratch memory for a second kernel. Every cut follows from the shape, every order of adding is
-// fixed: same bits on every run. Bound by memory.
+// One frame for reductions: outputs are kept positions, each the sum over reduced positions. A
+// block works on several outputs at once, with `lanes` threads for each of them; either the lanes
+// of an output or the outputs themselves lie side by side in a warp, whichever follows memory.
+// Where there are few outputs, their reduced positions are cut into slices, whose results wait in
+// the stream's scratch memory for a second kernel. Every cut follows from the shape, every order of
+// adding is fixed: same bits on every run. Bound by memory.
 #include "geometry.h"
 #include "quipu/core/error.h"
 
@@ -71,8 +71,10 @@ inline ReducePlan plan_reduction(std::int64_t outputs, std::int64_t reduced, boo
   plan.lane_bits = std::max(plan.lane_bits, std::min(least_bits, 8));
   const std::int64_t blocks = (outputs + plan.outputs_per_block() - 1) / plan.outputs_per_block();
   const std::int64_t wanted = enough_blocks / blocks;
-  const std::int64_t possible = std::min(reduced / (per_lane * 4 << plan.lane_bits), most_partials / outputs);
-  plan.slices = static_cast<std::uint32_t>(std::clamp<std::int64_t>(std::min(wanted, possible), 1, 65535));
+  const std::int64_t possible =
+      std::min(reduced / (per_lane * 4 << plan.lane_bits), most_partials / outputs);
+  plan.slices =
+      static_cast<std::uint32_t>(std::clamp<std::int64_t>(std::min(wanted, possible), 1, 65535));
   return plan;
 }
 

@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(block_threads)
   if (output >= outputs) return;
   S sum = 0;
   for (std::uint32_t slice = 0; slice < slices; ++slice) {
-    sum = wrapping_sum(sum, static_cast<const S*>(to.partials)[std::int64_t{slice} * outputs + output]);
+    sum = wrapping_sum(sum,
+                       static_cast<const S*>(to.partials)[std::int64_t{slice} * outputs + output]);
   }
   std::int64_t at[4];
   kept.find(output, at);
@@ -39,7 +40,8 @@ bool densest_is_reduced(const KeptAndReduced<4>& parts) {
 }
 
 template <class T>
-void run_sum(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& layout, double scale) {
+void run_sum(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& layout,
+             double scale) {
   constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;
   const Queue queue(o.view);
   const KeptAndReduced<4> parts(layout);
@@ -47,14 +49,15 @@ void run_sum(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& la
   check(outputs <= most && reduced <= most, "a sum of ", reduced, " elements for each of ", outputs,
         " results is beyond what device ", o.view.device, " can do (2^31 each)");
   const SumKernel<T> kernel = sum_kernel_for<T>(f);
-  ensure(kernel != nullptr, "pointwise function ", static_cast<int>(f), " has no whole-number version");
+  ensure(kernel != nullptr, "pointwise function ", static_cast<int>(f),
+         " has no whole-number version");
   const ReducePlan plan = plan_reduction(outputs, reduced, densest_is_reduced(parts),
                                          static_cast<std::int64_t>(scratch_bytes / sizeof(Sum<T>)));
-  const SumTarget to{{o.view.data, o.view.dtype, o.add}, scale,
-                     plan.slices > 1 ? queue.scratch() : nullptr};
+  const SumTarget to{
+      {o.view.data, o.view.dtype, o.add}, scale, plan.slices > 1 ? queue.scratch() : nullptr};
   const Walk<4> kept(parts.kept);
-  run(queue, kernel, dim3(blocks_for(outputs, plan.outputs_per_block()), plan.slices), block_threads, 0,
-      plan, kept, Walk<4>(parts.reduced), to, sources_of<T>(in, layout));
+  run(queue, kernel, dim3(blocks_for(outputs, plan.outputs_per_block()), plan.slices),
+      block_threads, 0, plan, kept, Walk<4>(parts.reduced), to, sources_of<T>(in, layout));
   if (plan.slices == 1) return;
   run(queue, add_slices<Sum<T>>, blocks_for(outputs), block_threads, 0, plan.outputs, plan.slices,
       kept, to);

@@ -42,13 +42,15 @@ __global__ void __launch_bounds__(block_threads)
   for (std::uint32_t r = place.begin + place.lane; active && r < place.end; r += plan.lanes()) {
     std::int64_t at[4];
     reduced.find(r, at);
-    const T value = apply<F>(in.a.at(base[1] + at[1]), in.b.at(base[2] + at[2]), in.c.at(base[3] + at[3]));
+    const T value =
+        apply<F>(in.a.at(base[1] + at[1]), in.b.at(base[2] + at[2]), in.c.at(base[3] + at[3]));
     sum = wrapping_sum(sum, static_cast<Sum<T>>(value));
   }
   sum = join_lanes(plan, place, sum, shared, Add<Sum<T>>{});
   if (!active || place.lane != 0) return;
   if (plan.slices > 1) {
-    static_cast<Sum<T>*>(to.partials)[std::int64_t{place.slice} * plan.outputs + place.output] = sum;
+    static_cast<Sum<T>*>(to.partials)[std::int64_t{place.slice} * plan.outputs + place.output] =
+        sum;
   } else {
     put_sum(to, base[0], sum);
   }

@@ -65,7 +65,7 @@ class Parts {
         repeated.strides = {0, bias_.strides()[0]};
         copy_kernel(logits, repeated);
       }
-      matmul_kernel(x(first, n), transposed(weight_), {logits, bias_.defined()});
+      matmul_kernel(x(first, n), transposed(weight_), {logits, bias_.defined()}, View());
       f(first, n, logits);
     }
   }
@@ -106,10 +106,10 @@ class PartGrads {
   void add_products(std::int64_t first, std::int64_t n, const View& d_logits) const {
     if (d_x_.wanted()) {
       const Grad all = d_x_.seen_as({parts_.rows(), parts_.weight().size(1)});
-      matmul_kernel(d_logits, parts_.weight(), {rows_of(all.view, first, n), all.add});
+      matmul_kernel(d_logits, parts_.weight(), {rows_of(all.view, first, n), all.add}, View());
     }
     if (d_weight_.wanted()) {
-      matmul_kernel(transposed(d_logits), parts_.x(first, n), sum_of(d_weight_, first));
+      matmul_kernel(transposed(d_logits), parts_.x(first, n), sum_of(d_weight_, first), View());
     }
   }
   void finish() const {

@@ -71,6 +71,11 @@ bool fold(View& v) {
   return true;
 }
 
+/// What a product that cannot go to o directly is collected in.
+DType buffer_type(const View& a, const View& o) {
+  return compute_type(o.device.kind() == DeviceKind::cpu ? o.dtype : a.dtype);
+}
+
 }  // namespace
 
 void fold_both(View& a, View& b, const View& matrix) {
@@ -85,9 +90,15 @@ void multiply(const View& a, const View& b, const Grad& o) {
   const int dims = std::max({a.dim(), b.dim(), o.view.dim()});
   const Packed x(with_dims(a, dims)), y(with_dims(b, dims));
   const View out = with_dims(o.view, dims);
-  if (can_multiply(out)) return matmul_kernel(x.view, y.view, {out, o.add});
-  const Tensor buffer = workspace(out.shape, compute_type(out.dtype), out.device);
-  matmul_kernel(x.view, y.view, Grad::write_to(buffer));
+  const std::int64_t bytes =
+      matmul_workspace(out.device.kind(), out.size(dims - 2), out.size(dims - 1));
+  const Tensor scratch = bytes > 0 ? workspace({bytes}, u8, out.device) : Tensor();
+  const View space = bytes > 0 ? scratch.view() : View();
+  if (can_multiply(out) && matmul_reaches(x.view, y.view, out)) {
+    return matmul_kernel(x.view, y.view, {out, o.add}, space);
+  }
+  const Tensor buffer = workspace(out.shape, buffer_type(x.view, out), out.device);
+  matmul_kernel(x.view, y.view, Grad::write_to(buffer), space);
   add_into_kernel({out, o.add}, buffer);
 }
 

@@ -5,14 +5,39 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "quipu/core/devices.h"
+
 namespace quipu::testing {
 
 const std::vector<Device>& test_devices() {
-  static const std::vector<Device> devices{cpu};
+  static const std::vector<Device> devices = [] {
+    std::vector<Device> found{cpu};
+    if (device_count(DeviceKind::cuda) > 0) found.emplace_back(DeviceKind::cuda);
+    return found;
+  }();
   return devices;
 }
 
 namespace {
+
+/// Whether a device has all that the cases of an area need.
+bool has_area(const Device& device, std::string_view area) {
+  static constexpr std::string_view not_on_cuda[] = {
+      "attention", "flao",      "fused",         "golden",   "layers",      "linear_cross_entropy",
+      "lrpe",      "norm",      "cross_entropy", "act",      "optimizer",   "optimizer updates",
+      "published", "tpa_cache", "tpa_decode",    "clipping", "global_norm", "loss scale"};
+  if (!device.is_cuda()) return true;
+  return std::find(std::begin(not_on_cuda), std::end(not_on_cuda), area) == std::end(not_on_cuda);
+}
+
+/// The devices that the case that runs is for.
+std::vector<Device> devices_of_case() {
+  const std::string_view name = doctest::getContextOptions()->currentTest->m_name;
+  std::vector<Device> devices = test_devices();
+  std::erase_if(devices,
+                [&](const Device& d) { return !has_area(d, name.substr(0, name.find(':'))); });
+  return devices;
+}
 
 /// doctest runs a case again for every subcase that it meets; a device is one that spans the whole
 /// body.
@@ -24,7 +49,7 @@ bool enter(std::optional<doctest::detail::Subcase>& subcase, const Device& devic
 }  // namespace
 
 EachDevice::EachDevice() {
-  for (const Device& candidate : test_devices()) {
+  for (const Device& candidate : devices_of_case()) {
     if (!enter(subcase_, candidate)) continue;
     device = candidate;
     return;
@@ -33,7 +58,7 @@ EachDevice::EachDevice() {
 
 EachDevice::~EachDevice() {
   // doctest plans the next round from the subcases that it meets after the one it was in.
-  const std::vector<Device>& devices = test_devices();
+  const std::vector<Device> devices = devices_of_case();
   const auto current = std::find(devices.begin(), devices.end(), device);
   for (auto later = current; later != devices.end(); ++later) {
     if (later != current) enter(subcase_, *later);

@@ -16,7 +16,8 @@ const char* advice_for(cudaError_t error) {
     case cudaErrorInvalidConfiguration: return "this is a bug in quipu: please report it";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
-      return "an earlier kernel went wrong and this process cannot use the device any more; a build "
+      return "an earlier kernel went wrong and this process cannot use the device any more; a "
+             "build "
              "with -DQUIPU_CUDA=EMULATE, or compute-sanitizer, names the line";
     default: return "earlier work on the device may be the cause";
   }

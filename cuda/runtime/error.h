@@ -8,7 +8,8 @@ namespace quipu::on_cuda {
 const char* advice_for(cudaError_t error);
 [[noreturn]] void throw_cuda_error(cudaError_t error, const char* call);
 
-/// Throws unless the call went well: `check_cuda(cudaStreamSynchronize(s), "cudaStreamSynchronize")`.
+/// Throws unless the call went well: `check_cuda(cudaStreamSynchronize(s),
+/// "cudaStreamSynchronize")`.
 inline void check_cuda(cudaError_t error, const char* call) {
   if (error != cudaSuccess) throw_cuda_error(error, call);
 }

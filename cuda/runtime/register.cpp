@@ -11,7 +11,13 @@ namespace quipu::on_cuda {
 
 void register_runtime() {
   set_memory_source(DeviceKind::cuda, make_memory_source);
-  provide_devices(DeviceKind::cuda, {device_count, synchronize});
+#ifdef QUIPU_EMULATE
+  constexpr bool emulated = true;
+#else
+  constexpr bool emulated = false;
+#endif
+  provide_devices(DeviceKind::cuda, {device_count, synchronize, open_stream, close_stream,
+                                     use_stream, order_streams, emulated});
   upload_kernel.provide(DeviceKind::cuda, upload);
   download_kernel.provide(DeviceKind::cuda, download);
 }

@@ -4,8 +4,8 @@
 
 #include <array>
 #include <atomic>
-#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "index_errors.h"
 #include "quipu/core/error.h"
@@ -41,7 +41,9 @@ std::array<std::int8_t, Device::max_index>& current_numbers() noexcept {
 
 class Event {
  public:
-  Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  Event() {
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
   ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
@@ -103,43 +105,36 @@ void synchronize(int device) {
   throw_index_errors(device);
 }
 
-Stream::Stream(int device) : device_(device), number_(1) {
+int open_stream(int device) {
   check_device(device);
+  int number = 1;
   {
     DeviceStreams& streams = streams_of(device);
     const std::lock_guard lock(streams.mutex);
-    while (number_ < most_streams && slot_of(device, number_).taken) ++number_;
-    check(number_ < most_streams, "device cuda:", device, " has ", most_streams,
+    while (number < most_streams && slot_of(device, number).taken) ++number;
+    check(number < most_streams, "device cuda:", device, " has ", most_streams,
           " streams already; let some go first");
-    slot_of(device, number_).taken = true;
+    slot_of(device, number).taken = true;
   }
-  // A slot keeps its CUDA stream: blocks that remember the number stay ordered.
-  static_cast<void>(stream_of(device, number_));
+  static_cast<void>(stream_of(device, number));
+  return number;
 }
 
-Stream::~Stream() {
-  static_cast<void>(cudaStreamSynchronize(slot_of(device_, number_).stream.load()));
-  const std::lock_guard lock(streams_of(device_).mutex);
-  slot_of(device_, number_).taken = false;
+/// The slot keeps its CUDA stream: blocks that remember the number stay ordered.
+void close_stream(int device, int number) {
+  static_cast<void>(cudaStreamSynchronize(slot_of(device, number).stream.load()));
+  const std::lock_guard lock(streams_of(device).mutex);
+  slot_of(device, number).taken = false;
 }
 
-void Stream::wait_for(const Stream& other) const {
-  use_device(device_);
-  order(stream_of(other.device_, other.number_), stream_of(device_, number_));
+int use_stream(int device, int number) {
+  std::int8_t& current = current_numbers()[static_cast<std::size_t>(device)];
+  return std::exchange(current, static_cast<std::int8_t>(number));
 }
 
-void Stream::synchronize() const {
-  const StreamScope scope(*this);
-  on_cuda::synchronize(device_);
-}
-
-StreamScope::StreamScope(const Stream& stream)
-    : device_(stream.device()), outer_(current_stream_number(device_)) {
-  current_numbers()[static_cast<std::size_t>(device_)] = static_cast<std::int8_t>(stream.number());
-}
-
-StreamScope::~StreamScope() {
-  current_numbers()[static_cast<std::size_t>(device_)] = static_cast<std::int8_t>(outer_);
+void order_streams(int device, int first, int then) {
+  use_device(device);
+  if (first != then) order(stream_of(device, first), stream_of(device, then));
 }
 
 Queue::Queue(int on_device) : device(on_device), number(current_stream_number(on_device)) {

@@ -1,7 +1,7 @@
 #pragma once
-// Streams: queues of work on a device. Every thread works on the main stream of a device unless a
-// StreamScope says otherwise. Streams are numbered; the allocator keeps one bit for each that may
-// still use a block, and a block that goes to another stream waits for them.
+// Streams: queues of work on a device. Every thread works on the main stream, number 0, unless it
+// has chosen another. The allocator keeps one bit for each that may still use a block, and a block
+// that goes to another stream waits for them.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -17,35 +17,11 @@ inline constexpr int most_streams = 64;
 /// Sums of slices and the like: scratch of fixed size that each stream has, outside the ledger.
 inline constexpr std::size_t scratch_bytes = std::size_t{512} << 10;
 
-/// A queue of its own, beside the main stream. Work on two streams is ordered by events only.
-class Stream {
- public:
-  explicit Stream(int device = 0);
-  ~Stream();  // waits for its work
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  int device() const { return device_; }
-  int number() const { return number_; }
-  /// Work given to this stream from now on waits for what `other` was given before.
-  void wait_for(const Stream& other) const;
-  /// Waits until its work is done; index errors of it are thrown here.
-  void synchronize() const;
-
- private:
-  int device_, number_;
-};
-
-/// This thread works on the stream while it lives.
-class StreamScope {
- public:
-  explicit StreamScope(const Stream& stream);
-  ~StreamScope();
-  StreamScope(const StreamScope&) = delete;
-  StreamScope& operator=(const StreamScope&) = delete;
-
- private:
-  int device_, outer_;
-};
+// What core/devices.h asks for.
+int open_stream(int device);
+void close_stream(int device, int number);
+int use_stream(int device, int number);
+void order_streams(int device, int first, int then);
 
 /// The number of this thread's stream on a device; 0 is the main one. Calls nothing.
 int current_stream_number(int device) noexcept;

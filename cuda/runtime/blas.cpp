@@ -1,0 +1,48 @@
+#include "blas.h"
+
+#include <array>
+
+#include "quipu/core/error.h"
+
+namespace quipu::on_cuda {
+namespace {
+
+struct Slot {
+  std::mutex mutex;
+  cublasHandle_t handle = nullptr;
+};
+
+Slot& slot_of(const Queue& queue) {
+  using Handles = std::array<std::array<Slot, most_streams>, Device::max_index>;
+  static auto* all = new Handles;  // left to the process: the driver may be gone before it
+  return (*all)[static_cast<std::size_t>(queue.device)][static_cast<std::size_t>(queue.number)];
+}
+
+}  // namespace
+
+void check_blas(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const char* advice =
+      status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED
+          ? "cuBLAS found no memory on the device; make batches smaller, or call "
+            "release_cached()"
+          : "please report it with the shapes of the product";
+  fail(call, " failed with ", cublasGetStatusName(status), ": ", advice);
+}
+
+Blas::Blas(const Queue& queue, const View& space) : lock_(slot_of(queue).mutex) {
+  Slot& slot = slot_of(queue);
+  if (!slot.handle) {
+    cublasHandle_t handle = nullptr;
+    check_blas(cublasCreate(&handle), "cublasCreate");
+    check_blas(cublasSetStream(handle, queue.stream), "cublasSetStream");
+    slot.handle = handle;
+  }
+  handle_ = slot.handle;
+  const bool given = space.defined && space.numel() > 0;
+  check_blas(cublasSetWorkspace(handle_, given ? space.data : queue.scratch(),
+                                given ? static_cast<std::size_t>(space.numel()) : scratch_bytes),
+             "cublasSetWorkspace");
+}
+
+}  // namespace quipu::on_cuda
