@@ -52,24 +52,25 @@ __device__ __forceinline__ T sum_before(T value, T* room, T& total) {
   if constexpr (threads == 1) {
     total = value;
     return T(0);
+  } else {
+    constexpr unsigned warps = threads / warp_size;
+    const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+    for (unsigned distance = 1; distance < warp_size; distance *= 2) {
+      const T other = __shfl_up_sync(all_lanes, value, distance);
+      if (lane >= distance) value = wrapping_sum(other, value);
+    }
+    T before = __shfl_up_sync(all_lanes, value, 1);
+    if (lane == 0) before = T(0);
+    if (lane == warp_size - 1) room[warp] = value;
+    __syncthreads();
+    total = T(0);
+    for (unsigned w = 0; w < warps; ++w) {
+      if (w == warp) before = wrapping_sum(total, before);
+      total = wrapping_sum(total, room[w]);
+    }
+    __syncthreads();
+    return before;
   }
-  constexpr unsigned warps = threads / warp_size;
-  const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
-  for (unsigned distance = 1; distance < warp_size; distance *= 2) {
-    const T other = __shfl_up_sync(all_lanes, value, distance);
-    if (lane >= distance) value = wrapping_sum(other, value);
-  }
-  T before = __shfl_up_sync(all_lanes, value, 1);
-  if (lane == 0) before = T(0);
-  if (lane == warp_size - 1) room[warp] = value;
-  __syncthreads();
-  total = T(0);
-  for (unsigned w = 0; w < warps; ++w) {
-    if (w == warp) before = wrapping_sum(total, before);
-    total = wrapping_sum(total, room[w]);
-  }
-  __syncthreads();
-  return before;
 }
 
 /// Places in a list for those threads of a team that have something, in the order of the threads.
@@ -80,18 +81,21 @@ struct Slots {
 /// `room` is shared, a place for each warp; consecutive calls alternate between two of them.
 template <unsigned threads>
 __device__ __forceinline__ Slots slots_in_order(bool has, unsigned* room) {
-  if constexpr (threads == 1) return {0, has ? 1u : 0u};
-  constexpr unsigned warps = threads / warp_size;
-  const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
-  const unsigned having = __ballot_sync(all_lanes, has);
-  if (lane == 0) room[warp] = static_cast<unsigned>(__popc(having));
-  __syncthreads();
-  Slots slots{static_cast<unsigned>(__popc(having & ((1u << lane) - 1u))), 0};
-  for (unsigned w = 0; w < warps; ++w) {
-    slots.own += w < warp ? room[w] : 0u;
-    slots.total += room[w];
+  if constexpr (threads == 1) {
+    return {0, has ? 1u : 0u};
+  } else {
+    constexpr unsigned warps = threads / warp_size;
+    const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+    const unsigned having = __ballot_sync(all_lanes, has);
+    if (lane == 0) room[warp] = static_cast<unsigned>(__popc(having));
+    __syncthreads();
+    Slots slots{static_cast<unsigned>(__popc(having & ((1u << lane) - 1u))), 0};
+    for (unsigned w = 0; w < warps; ++w) {
+      slots.own += w < warp ? room[w] : 0u;
+      slots.total += room[w];
+    }
+    return slots;
   }
-  return slots;
 }
 
 }  // namespace quipu::on_cuda

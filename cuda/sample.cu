@@ -171,7 +171,6 @@ struct Row {
   /// Keeps the fewest of the largest logits whose weights, or counts, reach a goal. `unwanted` is
   /// the weight of one of those equal to the last that a filter before has left out.
   __device__ __forceinline__ void narrow(Weight goal, bool by_weight, Weight unwanted) {
-    if constexpr (team == 1) return narrow_alone(goal, by_weight);
     constexpr unsigned digits = 256 / team;  // of a thread
     Weight above = 0;
     std::uint64_t prefix = 0;
@@ -234,12 +233,18 @@ struct Row {
     return better + equal / (kept + left) * kept;
   }
 
+  __device__ __forceinline__ void filter(Weight goal, bool by_weight) {
+    if constexpr (team == 1) {
+      narrow_alone(goal, by_weight);
+    } else {
+      narrow(goal, by_weight, by_weight ? equal_weight() : 0);
+    }
+  }
   __device__ __forceinline__ void keep() {
-    if (rows.top_k > 0 && rows.top_k < rows.classes)
-      narrow(static_cast<Weight>(rows.top_k), false, 0);
+    if (rows.top_k > 0 && rows.top_k < rows.classes) filter(static_cast<Weight>(rows.top_k), false);
     if (rows.top_p < 1) {
       const double goal = ceil(rows.top_p * static_cast<double>(total()));
-      narrow(static_cast<Weight>(goal), true, equal_weight());
+      filter(static_cast<Weight>(goal), true);
     }
   }
   /// That of the last logit that is kept.
