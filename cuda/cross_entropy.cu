@@ -99,7 +99,8 @@ __device__ __forceinline__ Running<T> merged(const Running<T>& a, const Running<
   const T largest = a.largest > b.largest ? a.largest : b.largest;
   // Where nothing but -infinity came, sums stay as they are: 0, or NaN.
   const auto part = [&](const Running<T>& r) {
-    return r.largest == largest ? r.sum : r.sum * static_cast<double>(std::exp(r.largest - largest));
+    return r.largest == largest ? r.sum
+                                : r.sum * static_cast<double>(std::exp(r.largest - largest));
   };
   return {largest, part(a) + part(b), a.total + b.total};
 }
@@ -290,7 +291,8 @@ void gradient_of_rows(View logits, View targets, View lse, View scale, View d_o,
   const Queue queue(logits);
   const View& d = d_logits.view;
   const int last = logits.dim() - 1;
-  const bool packed = has_packed_rows(logits, last) && d.dtype == logits.dtype && has_packed_rows(d, last);
+  const bool packed =
+      has_packed_rows(logits, last) && d.dtype == logits.dtype && has_packed_rows(d, last);
   const Layout<4> layout = row_layout(logits, targets, d, d_o);
   with_chunk(logits.dtype, logits.shape.back(), packed,
              [&]<class T, class Chunk, class Threads>(Chunk, Threads) {

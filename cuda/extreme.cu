@@ -118,9 +118,9 @@ void extreme(View x, View values, View index, int axis, bool largest) {
   if (x.numel() == 0) return;
   const Queue queue(x);
   const Strides none = Dims::filled(x.dim(), 0);
-  Layout<3> all{x.shape,
-                {x.strides, values.defined ? values.strides : none,
-                 index.defined ? index.strides : none}};
+  Layout<3> all{
+      x.shape,
+      {x.strides, values.defined ? values.strides : none, index.defined ? index.strides : none}};
   all.shape.erase(axis);
   for (Strides& s : all.strides) s.erase(axis);
   const std::int64_t length = x.size(axis);
@@ -128,18 +128,13 @@ void extreme(View x, View values, View index, int axis, bool largest) {
   // Lines side by side: neighbouring threads read neighbouring entries.
   const bool aside = length <= 8 || (std::abs(x.stride(axis)) != 1 && numel(all.shape) >= 32);
   all.merged().for_each_part([&](const Layout<3>& part) {
-    const Search s{Walk<3>(part),
-                   static_cast<std::uint32_t>(numel(part.shape)),
-                   length,
-                   x.stride(axis),
-                   length,
-                   address(x, part.starts[from_x]),
-                   x.dtype,
-                   values.defined ? address(values, part.starts[from_values]) : nullptr,
-                   values.dtype,
-                   index.defined ? index.as<std::int64_t>() + part.starts[from_index] : nullptr,
-                   nullptr,
-                   largest};
+    const Search s{
+        Walk<3>(part), static_cast<std::uint32_t>(numel(part.shape)),
+        length,        x.stride(axis),
+        length,        address(x, part.starts[from_x]),
+        x.dtype,       values.defined ? address(values, part.starts[from_values]) : nullptr,
+        values.dtype,  index.defined ? index.as<std::int64_t>() + part.starts[from_index] : nullptr,
+        nullptr,       largest};
     if (packed && !aside) {
       return with_packed(x.dtype, [&]<class T, class E>(Packed<T, E>) {
         length <= 1024 ? run_search<T, Packed<T, E>, warp_size>(queue, s)

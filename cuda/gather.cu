@@ -92,8 +92,12 @@ struct Call {
 
   Indices indices(const Layout<3>& part) const {
     const std::int64_t skipped = part.starts[from_index];
-    return {address(index, skipped), index.dtype, size_, own_stride,
-            own_stride != 0 ? skipped / own_stride : part.first, guard};
+    return {address(index, skipped),
+            index.dtype,
+            size_,
+            own_stride,
+            own_stride != 0 ? skipped / own_stride : part.first,
+            guard};
   }
 
   /// Elements as `Bits`, each as large as `width` elements of x.
@@ -138,7 +142,9 @@ struct Call {
     const auto width = static_cast<std::int64_t>(16 / size_of(x.dtype));
     Layout<3> result = layout.merged(false);
     const int last = result.shape.size() - 1;
-    const auto aligned = [](const View& v) { return reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0; };
+    const auto aligned = [](const View& v) {
+      return reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
+    };
     bool fits = !o.add && x.dtype == o.view.dtype && aligned(x) && aligned(o.view) &&
                 step % width == 0 && result.shape[last] % width == 0 &&
                 result.strides[from_o][last] == 1 && result.strides[from_x][last] == 1 &&

@@ -5,8 +5,8 @@
 
 namespace quipu::on_cuda {
 
-/// Leaves a note of a bad value at a row-major position. Of all notes that of the first check stays,
-/// and in it that of the lowest position: which thread came first cannot be seen.
+/// Leaves a note of a bad value at a row-major position. Of all notes that of the first check
+/// stays, and in it that of the lowest position: which thread came first cannot be seen.
 __device__ __forceinline__ void leave_note(IndexGuard guard, long long value, long long position) {
   IndexNote* note = guard.note;
   const unsigned long long own = IndexNote::priority_of(guard.check, position);

@@ -187,7 +187,8 @@ __global__ void __launch_bounds__(block_threads) differentiate_rows(Backward<T> 
 /// Block (part and group, some channels). Either of the sums may be null.
 template <class T, unsigned team>
 __global__ void __launch_bounds__(block_threads)
-    sum_channels(Backward<T> b, std::int64_t parts, std::int64_t part_step, T* d_weight, T* d_bias) {
+    sum_channels(Backward<T> b, std::int64_t parts, std::int64_t part_step, T* d_weight,
+                 T* d_bias) {
   const std::int64_t channel = blockIdx.y * Team<team>::per_block + threadIdx.x / team;
   const unsigned thread = threadIdx.x % team;
   const std::int64_t part = blockIdx.x / b.s.groups, group = blockIdx.x % b.s.groups;
@@ -254,9 +255,16 @@ void forward(View x, View weight, View bias, View o, View mean, View inverse, bo
   if (s.rows == 0) return;
   const bool packed = is_packed(x) && (!o.defined || is_packed(o));
   with_chunk(x.dtype, s.length, packed, [&]<class T, class Chunk, class Threads>(Chunk, Threads) {
-    const Forward<T> f{s, x.data, x.dtype, PerChannel(weight, s, 1), PerChannel(bias, s, 0),
-                       o.defined ? o.data : nullptr, mean.defined ? mean.as<T>() : nullptr,
-                       inverse.defined ? inverse.as<T>() : nullptr, centered, static_cast<T>(eps)};
+    const Forward<T> f{s,
+                       x.data,
+                       x.dtype,
+                       PerChannel(weight, s, 1),
+                       PerChannel(bias, s, 0),
+                       o.defined ? o.data : nullptr,
+                       mean.defined ? mean.as<T>() : nullptr,
+                       inverse.defined ? inverse.as<T>() : nullptr,
+                       centered,
+                       static_cast<T>(eps)};
     constexpr unsigned team = Threads::value;
     run(Queue(x), normalise_rows<T, Chunk, team>, blocks_for(s.rows, Team<team>::per_block),
         block_threads, 0, f);
@@ -297,9 +305,17 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
   const bool packed = is_packed(x) && is_packed(d_o) && d_o.dtype == x.dtype &&
                       (!same || !d_x.wanted() || is_packed(d_x.view));
   with_chunk(x.dtype, s.length, packed, [&]<class T, class Chunk, class Threads>(Chunk, Threads) {
-    const Backward<T> b{s, x.data, d_o.data, x.dtype, d_o.dtype, PerChannel(weight, s, 1),
-                        mean.defined ? mean.as<T>() : nullptr, inverse.as<T>(), d_x.view.data,
-                        d_x.view.dtype, d_x.add};
+    const Backward<T> b{s,
+                        x.data,
+                        d_o.data,
+                        x.dtype,
+                        d_o.dtype,
+                        PerChannel(weight, s, 1),
+                        mean.defined ? mean.as<T>() : nullptr,
+                        inverse.as<T>(),
+                        d_x.view.data,
+                        d_x.view.dtype,
+                        d_x.add};
     constexpr unsigned team = Threads::value;
     if (d_x.wanted() && s.rows > 0 && s.length > 0) {
       run(queue, differentiate_rows<T, Chunk, team>, blocks_for(s.rows, Team<team>::per_block),

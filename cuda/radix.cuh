@@ -27,7 +27,9 @@ __device__ __forceinline__ std::uint64_t key_of(T x, bool largest_first) {
     rising = static_cast<Bits>(x) ^ sign;
   } else {
     const Bits bits = std::bit_cast<Bits>(x + T(0));
-    rising = x != x ? static_cast<Bits>(~Bits{0}) : bits & sign ? static_cast<Bits>(~bits) : bits | sign;
+    rising = x != x        ? static_cast<Bits>(~Bits{0})
+             : bits & sign ? static_cast<Bits>(~bits)
+                           : bits | sign;
   }
   return largest_first ? static_cast<Bits>(~rising) : rising;
 }

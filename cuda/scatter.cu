@@ -62,7 +62,8 @@ struct LooseColumns {
   static constexpr int count = 4;
   __device__ __forceinline__ LooseColumns(const Lines& all, std::uint32_t group) : lines(all) {
     for (int j = 0; j < count; ++j) {
-      const std::uint32_t line = (group * count + static_cast<unsigned>(j)) * warp_size + threadIdx.x % warp_size;
+      const std::uint32_t line =
+          (group * count + static_cast<unsigned>(j)) * warp_size + threadIdx.x % warp_size;
       exists[j] = line < lines.count;
       std::int64_t at[3] = {};
       if (exists[j]) lines.walk.find(line, at);
@@ -72,12 +73,14 @@ struct LooseColumns {
   }
   __device__ __forceinline__ void read(std::int64_t k, T (&values)[count]) const {
     for (int j = 0; j < count; ++j) {
-      values[j] = exists[j] ? load_element<T>(lines.x, lines.x_type, x_at[j] + k * lines.x_step) : T(0);
+      values[j] =
+          exists[j] ? load_element<T>(lines.x, lines.x_type, x_at[j] + k * lines.x_step) : T(0);
     }
   }
   __device__ __forceinline__ void open(std::int64_t place, T (&sums)[count]) const {
     for (int j = 0; j < count; ++j) {
-      sums[j] = exists[j] ? load_element<T>(lines.o, lines.o_type, o_at[j] + place * lines.o_step) : T(0);
+      sums[j] =
+          exists[j] ? load_element<T>(lines.o, lines.o_type, o_at[j] + place * lines.o_step) : T(0);
     }
   }
   __device__ __forceinline__ void close(std::int64_t place, const T (&sums)[count]) const {
@@ -95,8 +98,11 @@ template <class T, class E>
 struct DenseColumns {
   static constexpr int count = Pack<E>::count;
   __device__ __forceinline__ DenseColumns(const Lines& all, std::uint32_t group)
-      : lines(all), vector(group * warp_size + threadIdx.x % warp_size), exists(vector * count < all.count) {}
-  __device__ __forceinline__ void unpack(const void* data, std::int64_t i, T (&values)[count]) const {
+      : lines(all),
+        vector(group * warp_size + threadIdx.x % warp_size),
+        exists(vector * count < all.count) {}
+  __device__ __forceinline__ void unpack(const void* data, std::int64_t i,
+                                         T (&values)[count]) const {
     Pack<E> pack{};
     if (exists) pack = load_pack<E>(data, i);
     for (int j = 0; j < count; ++j) values[j] = converted<T>(pack.elements[j]);
@@ -111,7 +117,8 @@ struct DenseColumns {
     Pack<E> pack;
     for (int j = 0; j < count; ++j) pack.elements[j] = converted<E>(sums[j]);
     if (exists) {
-      static_cast<uint4*>(lines.o)[place * (lines.o_step / count) + vector] = std::bit_cast<uint4>(pack);
+      static_cast<uint4*>(lines.o)[place * (lines.o_step / count) + vector] =
+          std::bit_cast<uint4>(pack);
     }
   }
   const Lines& lines;
@@ -130,23 +137,38 @@ struct List {
 /// short for them.
 __device__ __forceinline__ std::int64_t fill_list(List& list, const Lines& lines, std::int64_t low,
                                                   std::int64_t high, bool checks) {
+  constexpr int own = 4;  // entries of a lane at once
+  const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   std::int64_t count = 0;
   int turn = 0;
-  for (std::int64_t base = 0; base < lines.length; base += block_threads, turn ^= 1) {
-    const std::int64_t k = base + threadIdx.x;
-    std::int64_t place = -1;
-    if (k < lines.length) {
-      place = lines.index_at(0, k);
-      if (checks) lines.is_valid(place, 0, k);
+  for (std::int64_t base = 0; base < lines.length; base += own * block_threads, turn ^= 1) {
+    const std::int64_t first = base + warp * own * warp_size + lane;
+    std::int64_t places[own];
+    unsigned having[own], in_warp = 0;
+    for (int j = 0; j < own; ++j) {
+      const std::int64_t k = first + j * warp_size;
+      places[j] = -1;
+      if (k < lines.length) {
+        places[j] = lines.index_at(0, k);
+        if (checks) lines.is_valid(places[j], 0, k);
+      }
+      having[j] = __ballot_sync(all_lanes, places[j] >= low && places[j] < high);
+      in_warp += static_cast<unsigned>(__popc(having[j]));
     }
-    const bool mine = place >= low && place < high;
-    const Slots slots = slots_in_order<block_threads>(mine, list.room[turn]);
-    const std::int64_t slot = count + slots.own;
-    if (mine && slot < list_size) {
-      list.entry[slot] = static_cast<std::uint32_t>(k);
-      list.place[slot] = static_cast<std::uint32_t>(place - low);
+    if (lane == 0) list.room[turn][warp] = in_warp;
+    __syncthreads();
+    std::int64_t slot = count;
+    for (unsigned w = 0; w < warps; ++w) {
+      slot += w < warp ? list.room[turn][w] : 0u;
+      count += list.room[turn][w];
     }
-    count += slots.total;
+    for (int j = 0; j < own; ++j) {
+      const std::int64_t place = slot + __popc(having[j] & ((1u << lane) - 1u));
+      slot += __popc(having[j]);
+      if ((having[j] >> lane & 1u) == 0 || place >= list_size) continue;
+      list.entry[place] = static_cast<std::uint32_t>(first + j * warp_size);
+      list.place[place] = static_cast<std::uint32_t>(places[j] - low);
+    }
   }
   __syncthreads();
   return count;
@@ -185,7 +207,8 @@ __global__ void __launch_bounds__(block_threads) add_rows_kernel(Lines lines, st
   const bool overfull = listed > list_size;
   const std::int64_t entries = overfull ? lines.length : listed;
   const unsigned lane = threadIdx.x % warp_size;
-  const std::uint32_t groups = (lines.count + Columns::count * warp_size - 1) / (Columns::count * warp_size);
+  const std::uint32_t groups =
+      (lines.count + Columns::count * warp_size - 1) / (Columns::count * warp_size);
   for (std::uint32_t group = blockIdx.y; group < groups; group += gridDim.y) {
     const Columns columns(lines, group);
     for (std::int64_t place = low + threadIdx.x / warp_size; place < high; place += warps) {
@@ -211,7 +234,7 @@ __global__ void __launch_bounds__(block_threads) add_rows_kernel(Lines lines, st
 template <class T, class Columns>
 void run_rows(const Queue& queue, const Lines& lines) {
   // Every block reads all indices: few blocks along the places, enough to fill a device.
-  const std::int64_t range = std::clamp<std::int64_t>((lines.places + 255) / 256, warps, 256);
+  const std::int64_t range = std::clamp<std::int64_t>((lines.places + 255) / 256, 4 * warps, 256);
   const std::int64_t groups = blocks_for(lines.count, Columns::count * warp_size);
   const dim3 grid(blocks_for(lines.places, range),
                   static_cast<unsigned>(std::min<std::int64_t>(groups, most_rows_of_blocks)));
@@ -319,8 +342,8 @@ void run_rows_of_any_type(const Queue& queue, const Lines& lines) {
 }
 
 /// `index` is the tensor of indices; `index_strides` are its strides over the shape of x.
-void scatter(const View& o, const View& index, const Strides& index_strides, const View& x, int axis,
-             bool one_index) {
+void scatter(const View& o, const View& index, const Strides& index_strides, const View& x,
+             int axis, bool one_index) {
   if (x.numel() == 0) return;
   const Queue queue(o);
   Layout<3> all{x.shape, {x.strides, index_strides, o.strides}};
@@ -332,11 +355,23 @@ void scatter(const View& o, const View& index, const Strides& index_strides, con
   // Few lines do not fill a warp.
   const bool by_rows = one_index && numel(all.shape) >= 8;
   all.merged(false).for_each_part([&](const Layout<3>& part) {
-    const Lines lines{Walk<3>(part), static_cast<std::uint32_t>(numel(part.shape)), x.size(axis),
-                      o.size(axis), address(x, part.starts[from_x]),
-                      address(index, part.starts[from_index]), address(o, part.starts[from_o]),
-                      x.dtype, index.dtype, o.dtype, x.stride(axis), index_strides[axis],
-                      o.stride(axis), part.first, inner, one_index, guard};
+    const Lines lines{Walk<3>(part),
+                      static_cast<std::uint32_t>(numel(part.shape)),
+                      x.size(axis),
+                      o.size(axis),
+                      address(x, part.starts[from_x]),
+                      address(index, part.starts[from_index]),
+                      address(o, part.starts[from_o]),
+                      x.dtype,
+                      index.dtype,
+                      o.dtype,
+                      x.stride(axis),
+                      index_strides[axis],
+                      o.stride(axis),
+                      part.first,
+                      inner,
+                      one_index,
+                      guard};
     with_compute_type(compute_type(o.dtype), [&]<class T>(T) {
       by_rows ? run_rows_of_any_type<T>(queue, lines) : run_lines<T>(queue, lines);
     });

@@ -1,9 +1,9 @@
 // The best entries along an axis. A block takes a line. It finds the key of the k-th best digit by
 // digit: a histogram of eight bits at a time, among the entries that agree in the digits before.
 // What is better is listed, with as many of the equal ones as are wanted, lowest index first; the
-// list is sorted in shared memory, or in the workspace where k is large, by a network that works for
-// any length. A line is read once a digit, mostly from the L2 cache, and once more for the list.
-// The order is strict (by value, then by index), which makes the result unique.
+// list is sorted in shared memory, or in the workspace where k is large, by a network that works
+// for any length. A line is read once a digit, mostly from the L2 cache, and once more for the
+// list. The order is strict (by value, then by index), which makes the result unique.
 #include <algorithm>
 
 #include "block.cuh"
@@ -138,7 +138,8 @@ __device__ __forceinline__ void sort(Entry* list, std::int64_t n) {
 template <class T>
 __global__ void __launch_bounds__(block_threads) best_of_lines(Lines lines) {
   __shared__ Workplace work;
-  Entry* const list = lines.room != nullptr ? lines.room + blockIdx.x * lines.length : dynamic_shared<Entry>();
+  Entry* const list =
+      lines.room != nullptr ? lines.room + blockIdx.x * lines.length : dynamic_shared<Entry>();
   for (std::uint32_t line = blockIdx.x; line < lines.count; line += gridDim.x) {
     std::int64_t at[3];
     lines.walk.find(line, at);

@@ -45,10 +45,9 @@ std::string message(const Check& check, const IndexNote& found) {
     place[d] = position % check.shape[d];
     position /= check.shape[d];
   }
-  const std::string value =
-      check.words.shows_value
-          ? detail::concat(" is ", static_cast<std::int64_t>(found.value))
-          : std::string();
+  const std::string value = check.words.shows_value
+                                ? detail::concat(" is ", static_cast<std::int64_t>(found.value))
+                                : std::string();
   return detail::concat(check.operation, ": ", check.words.name, " at ", place, value,
                         check.words.rest);
 }
@@ -56,7 +55,8 @@ std::string message(const Check& check, const IndexNote& found) {
 }  // namespace
 
 IndexGuard index_guard(const Queue& queue, const View& index, std::int64_t size, int axis) {
-  return index_guard(queue, index, {"index", detail::concat(", but x has size ", size, " in dimension ", axis)});
+  return index_guard(queue, index,
+                     {"index", detail::concat(", but x has size ", size, " in dimension ", axis)});
 }
 
 IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words) {
@@ -70,7 +70,8 @@ IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words) 
     notes.note = static_cast<IndexNote*>(memory);
   }
   const char* name = thread_context().op;
-  return {notes.note, number_of(notes.checks, {name ? name : "index", index.shape, std::move(words)})};
+  return {notes.note,
+          number_of(notes.checks, {name ? name : "index", index.shape, std::move(words)})};
 }
 
 void throw_index_errors(int device) {
