@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "fused_checks.h"
+#include "quipu/ops/matmul_kernels.h"
 #include "support.h"
 
 using namespace quipu;
@@ -243,9 +244,11 @@ TEST_CASE_FIXTURE(EachDevice, "linear: memory: as declared, as on meta, less tha
       const auto ours = peak_of(s, dtype, device, fused);
       CHECK(ours == peak_of(s, dtype, Device(device.kind(), 0, true), fused));
       const std::int64_t out = numel(s.rows) * s.out;
-      CHECK(ours.first == whole(out * static_cast<std::int64_t>(size_of(dtype))));
+      const std::int64_t space = matmul_workspace(device.kind(), numel(s.rows), s.out);
+      CHECK(ours.first == whole(out * static_cast<std::int64_t>(size_of(dtype))) + whole(space));
       const auto theirs = peak_of(s, dtype, device, composed);
-      CHECK(ours.first < theirs.first);
+      // The composition holds two results at once, or one and what cuBLAS gets.
+      CHECK((space == 0 ? ours.first < theirs.first : ours.first <= theirs.first));
       CHECK(ours.second <= theirs.second);
     }
   }
