@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quipu/core/device.h"
+#include "quipu/core/devices.h"
 #include "quipu/core/error.h"
 
 namespace quipu::testing {
@@ -60,11 +61,13 @@ struct Expected {
   int line;
 };
 
-/// The message of the E that f throws; none when it throws nothing. Anything else passes through.
+/// The message of the E that f throws, or that devices have after it; none when there is none.
+/// Anything else passes through.
 template <class E, class F>
 std::optional<std::string> thrown_message(F&& f) {
   try {
     std::invoke(f);
+    for (const Device& device : test_devices()) synchronize(device);
   } catch (const E& error) {
     return error.what();
   }
