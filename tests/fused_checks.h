@@ -41,9 +41,13 @@ inline Outcome run(const UnaryFunction& f, const Tensor& x) {
   return {o.detach(), tape.gradients(o, {leaf}, {upstream, false})[0].detach()};
 }
 
+/// By magnitude; NaN if there is one.
 inline double largest_of(const Tensor& x) {
   double most = 0;
-  for (const double v : x.to(f64).to_vector()) most = std::max(most, std::abs(v));
+  for (const double v : x.to(f64).to_vector()) {
+    if (std::isnan(v)) return v;
+    most = std::max(most, std::abs(v));
+  }
   return most;
 }
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "fused_checks.h"
 #include "quipu/ops/matmul_kernels.h"
+#include "several_inputs.h"
 #include "support.h"
 
 using namespace quipu;
@@ -12,7 +12,7 @@ using namespace quipu::testing;
 
 namespace {
 
-using Three = std::vector<Tensor>;
+using Three = Tensors;
 
 struct Size {
   Shape rows;
@@ -28,23 +28,10 @@ Shape with_last(Shape shape, std::int64_t last) {
 }
 /// x, weight, bias
 Three inputs_of(const Size& s, DType dtype, Device device) {
-  Three in;
-  for (const Shape& shape : {with_last(s.rows, s.in), Shape{s.out, s.in}, Shape{s.out}}) {
-    in.push_back(randn(shape, dtype == f64 ? f64 : f32, device).to(dtype));
-  }
-  return in;
+  return random_tensors({with_last(s.rows, s.in), {s.out, s.in}, {s.out}}, dtype, device);
 }
 Tensor upstream_of(const Size& s, DType dtype, Device device) {
-  return randn(with_last(s.rows, s.out), dtype == f64 ? f64 : f32, device).to(dtype);
-}
-Three wanting(Three in, unsigned subset = 7) {
-  for (unsigned i = 0; i < 3; ++i) in[i].set_requires_grad((subset >> i & 1) != 0);
-  return in;
-}
-Three as(DType dtype, const Three& in) {
-  Three out;
-  for (const Tensor& x : in) out.push_back(x.detach().to(dtype).detach());
-  return out;
+  return random_tensor(with_last(s.rows, s.out), dtype, device);
 }
 
 Tensor fused(const Three& in) {
@@ -57,25 +44,7 @@ Tensor composed(const Three& in) {
 /// The output and all gradients.
 template <class F>
 Three everything(F f, const Three& in, const Tensor& d_o) {
-  const Three leaves = wanting(as(in[0].dtype(), in));
-  Tape tape;
-  const Tensor o = f(leaves);
-  Three out = tape.gradients(o, leaves, {d_o});
-  out.insert(out.begin(), o.detach());
-  return out;
-}
-
-/// The largest difference, as a part of the largest entry; NaN if there is one.
-double distance(const Tensor& x, const Tensor& wanted) {
-  REQUIRE(x.shape() == wanted.shape());
-  const std::vector<double> a = x.to_vector(), b = wanted.to_vector();
-  double most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double off = std::abs(a[i] - b[i]);
-    if (!(off <= most)) most = off;
-    if (std::isnan(most)) return most;
-  }
-  return most / std::max(largest_of(wanted), 1e-300);
+  return with_gradients(f, in, d_o);
 }
 
 std::vector<Size> small_sizes() {
@@ -171,19 +140,11 @@ TEST_CASE_FIXTURE(EachDevice, "linear: any strides, in inputs, upstream and grad
     const Three in = inputs_of(s, dtype, device);
     const Tensor d_o = upstream_of(s, dtype, device);
     const Three wanted = everything(fused, in, d_o);
-    const auto turned = [](const Three& x) {
-      Three views;
-      for (const Tensor& t : x) {
-        views.push_back(cat({t, t}, -1)
-                            .transpose(0, -1)
-                            .contiguous()
-                            .transpose(0, -1)
-                            .slice(-1, 0, t.size(-1)));
-      }
-      return fused(views).transpose(0, 2).contiguous().transpose(0, 2);
+    const auto strided = [](const Three& x) {
+      return fused(turned(x)).transpose(0, 2).contiguous().transpose(0, 2);
     };
     const double bound = 4 * epsilon_of(dtype);  // some dozen terms in another order
-    const Three ours = everything(turned, in, d_o.transpose(0, 1).contiguous().transpose(0, 1));
+    const Three ours = everything(strided, in, d_o.transpose(0, 1).contiguous().transpose(0, 1));
     for (std::size_t i = 0; i < ours.size(); ++i) {
       CAPTURE(i);
       CHECK(distance(ours[i], wanted[i]) <= bound);
@@ -203,14 +164,7 @@ TEST_CASE_FIXTURE(EachDevice, "linear: same bits on any number of threads") {
     const Size s{{300}, 200, 400};
     const Three in = inputs_of(s, dtype, device);
     const Tensor d_o = upstream_of(s, dtype, device);
-    const int before = set_num_threads(1);
-    const Three wanted = everything(fused, in, d_o);
-    for (const int threads : {2, 3}) {
-      set_num_threads(threads);
-      const Three ours = everything(fused, in, d_o);
-      for (std::size_t i = 0; i < ours.size(); ++i) CHECK(same_bits(ours[i], wanted[i]));
-    }
-    set_num_threads(before);
+    check_bits_on_threads([&] { return everything(fused, in, d_o); });
   }
 }
 

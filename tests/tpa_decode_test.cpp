@@ -7,6 +7,7 @@
 #include "tpa_support.h"
 
 using namespace quipu;
+using namespace quipu::testing;
 using namespace quipu::testing::tpa;
 
 namespace {
@@ -53,7 +54,7 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: agrees with its composition in f64") 
       const Six theirs = everything(composed, in, d_o, options);
       for (std::size_t i = 0; i < ours.size(); ++i) {
         CAPTURE(i);
-        CHECK(allclose(ours[i], theirs[i], {1e-12, 1e-12 * std::max(1.0, largest(theirs[i]))}));
+        CHECK(allclose(ours[i], theirs[i], {1e-12, 1e-12 * std::max(1.0, largest_of(theirs[i]))}));
       }
     }
   }
@@ -95,7 +96,7 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: gradients where one key has nearly al
       CAPTURE(i);
       const Tensor off = max(abs(ours[i].to(f64) - exact[i]), -1);
       const Tensor allowed = max(abs(exact[i]), -1) * (2 * epsilon_of(dtype)) + 1e-6;
-      CHECK(largest(max(off / allowed)) <= 1);
+      CHECK(largest_of(max(off / allowed)) <= 1);
     }
   }
 }
@@ -162,18 +163,10 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: any strides, in inputs, upstream and 
     const Six in = inputs_of(s, dtype, device);
     const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(dtype);
     const Six wanted = everything(fused, in, d_o);
-    const auto turned = [](const Six& x, const TpaOptions&) {
-      Six views;
-      for (const Tensor& t : x) {
-        views.push_back(cat({t, t}, -1)
-                            .transpose(0, -1)
-                            .contiguous()
-                            .transpose(0, -1)
-                            .slice(-1, 0, t.size(-1)));
-      }
-      return fused(views).transpose(2, 3).contiguous().transpose(2, 3);
+    const auto strided = [](const Six& x, const TpaOptions&) {
+      return fused(turned(x)).transpose(2, 3).contiguous().transpose(2, 3);
     };
-    const Six ours = everything(turned, in, d_o.transpose(2, 3).contiguous().transpose(2, 3));
+    const Six ours = everything(strided, in, d_o.transpose(2, 3).contiguous().transpose(2, 3));
     for (std::size_t i = 0; i < ours.size(); ++i) {
       CAPTURE(i);
       CHECK(same_bits(ours[i].contiguous(), wanted[i].contiguous()));
@@ -215,10 +208,10 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: lengths cut entries off") {
       const bool is_cut = i != 0 && i != 1 && i != 4;
       CHECK(allclose(is_cut ? mine.slice(1, 0, lengths[static_cast<std::size_t>(b)]) : mine,
                      alone[i], {1e-12, 1e-12}));
-      if (is_cut) CHECK(largest(mine.slice(1, lengths[static_cast<std::size_t>(b)])) == 0);
+      if (is_cut) CHECK(largest_of(mine.slice(1, lengths[static_cast<std::size_t>(b)])) == 0);
     }
   }
-  CHECK(largest(ours[0][0]) == 0);
+  CHECK(largest_of(ours[0][0]) == 0);
   for (const std::int64_t bad : {-1, 701}) {
     const TpaOptions wrong{.lengths = full({4}, bad, i64, device)};
     expect_error([&] { fused(in, wrong); }, "tpa_decode", "lengths at 0");
@@ -237,14 +230,7 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: same bits on any number of threads") 
   for (const Size& s : {Size{1, 3000, 9, 5, 20, 13, 2, 1}, Size{5, 300, 70, 6, 9, 150}}) {
     const Six in = inputs_of(s, f32, device);
     const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device);
-    const int before = set_num_threads(1);
-    const Six wanted = everything(fused, in, d_o);
-    for (const int threads : {2, 3}) {
-      set_num_threads(threads);
-      const Six ours = everything(fused, in, d_o);
-      for (std::size_t i = 0; i < ours.size(); ++i) CHECK(same_bits(ours[i], wanted[i]));
-    }
-    set_num_threads(before);
+    check_bits_on_threads([&] { return everything(fused, in, d_o); });
   }
 }
 
