@@ -172,3 +172,24 @@ TEST_CASE("matmul: the number of threads changes nothing") {
 }
 
 }  // namespace
+
+TEST_CASE_FIXTURE(EachDevice,
+                  "matmul: reduced types, each operand as it is or transposed, odd sums") {
+  for (const DType dtype : {bf16, f16}) {
+    for (const std::int64_t k : {1, 2, 33, 193, 400}) {
+      const Tensor a = randn({50, k}, f32, device).to(dtype),
+                   b = randn({k, 70}, f32, device).to(dtype);
+      const Tensor wanted = matmul(a.to(f64), b.to(f64)).to(dtype);
+      const double terms = std::sqrt(static_cast<double>(k));
+      const Tolerance tolerance{.relative = epsilon_of(dtype),
+                                .absolute = terms * epsilon_of(f32) * 4};
+      for (const Tensor& x : {a, a.t().contiguous().t()}) {
+        for (const Tensor& y : {b, b.t().contiguous().t()}) {
+          CAPTURE(k);
+          const Difference d = compare(matmul(x, y), wanted, tolerance);
+          CHECK_MESSAGE(d.ok, d.text);
+        }
+      }
+    }
+  }
+}
