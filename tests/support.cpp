@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <system_error>
 
 #include "quipu/core/devices.h"
@@ -38,6 +40,9 @@ std::vector<Device> devices_of_case() {
   return devices;
 }
 
+/// Names of cases, by device: a case with subcases is entered several times.
+std::map<std::string, std::set<std::string>> cases_run;
+
 /// doctest runs a case again for every subcase that it meets; a device is one that spans the whole
 /// body.
 bool enter(std::optional<doctest::detail::Subcase>& subcase, const Device& device) {
@@ -51,6 +56,7 @@ EachDevice::EachDevice() {
   for (const Device& candidate : devices_of_case()) {
     if (!enter(subcase_, candidate)) continue;
     device = candidate;
+    cases_run[to_string(device)].insert(doctest::getContextOptions()->currentTest->m_name);
     return;
   }
 }
@@ -62,6 +68,16 @@ EachDevice::~EachDevice() {
   for (auto later = current; later != devices.end(); ++later) {
     if (later != current) enter(subcase_, *later);
   }
+}
+
+std::string cases_by_device() {
+  if (test_devices().size() == 1) return "";
+  std::string text;
+  for (const auto& [device, names] : cases_run) {
+    text +=
+        (text.empty() ? "cases by device: " : ", ") + device + " " + std::to_string(names.size());
+  }
+  return text;
 }
 
 TempDirectory::TempDirectory() {

@@ -36,6 +36,10 @@ class EachDevice {
   std::optional<doctest::detail::Subcase> subcase_;
 };
 
+/// How many cases ran on each of several devices: "cases by device: cpu 12, cuda:0 12". Empty where
+/// there is one device, or no case that asks for it.
+std::string cases_by_device();
+
 /// A fresh directory that is removed with everything in it.
 class TempDirectory {
  public:
