@@ -105,8 +105,8 @@ TEST_CASE_FIXTURE(EachDevice, "embedding: the same bits for any number of thread
   for (const DType dtype : {f32, bf16}) check_threads(lookup, large.inputs(dtype, device));
 }
 
-TEST_CASE("embedding: meta knows the peak") {
-  for (const DType dtype : {f32, bf16}) check_peak_on_meta(lookup, large.inputs(dtype, cpu));
+TEST_CASE_FIXTURE(EachDevice, "embedding: meta knows the peak") {
+  for (const DType dtype : {f32, bf16}) check_peak_on_meta(lookup, large.inputs(dtype, device));
 }
 
 TEST_CASE("embedding: says what does not fit") {

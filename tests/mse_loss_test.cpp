@@ -103,11 +103,12 @@ TEST_CASE_FIXTURE(EachDevice, "mse_loss: the same bits for any number of threads
   }
 }
 
-TEST_CASE("mse_loss: meta knows the peak, which is no higher than the composition's") {
+TEST_CASE_FIXTURE(EachDevice,
+                  "mse_loss: meta knows the peak, which is no higher than the composition's") {
   for (const LossReduction r : all_reductions) {
-    const Inputs in = pair_of({30, 1001}, f32, cpu);
+    const Inputs in = pair_of({30, 1001}, f32, device);
     check_peak_on_meta(fused(r), in);
-    CHECK(training_peak(fused(r), in, cpu) <= training_peak(composed(r), in, cpu));
+    CHECK(training_peak(fused(r), in, device) <= training_peak(composed(r), in, device));
   }
 }
 

@@ -178,17 +178,17 @@ TEST_CASE_FIXTURE(EachDevice, "sample: logits at the ends of the range") {
   CHECK(min(draw(only, {0, 0, 1})).item() == 2);
 }
 
-TEST_CASE("sample: works on meta") {
-  const Tensor logits = empty({3, 4, 5}, bf16, Device("meta:cpu"));
+TEST_CASE_FIXTURE(EachDevice, "sample: works on meta") {
+  const Tensor logits = empty({3, 4, 5}, bf16, meta_of(device));
   for (const Setting& s : settings) CHECK(draw(logits, s).shape() == Shape{3, 4});
-  const auto peak_on = [](Device device) {
-    const Tensor there = zeros({40, 1000}, f32, device);
-    const PeakMemory peak(device);
+  const auto peak_on = [](Device where) {
+    const Tensor there = zeros({40, 1000}, f32, where);
+    const PeakMemory peak(where);
     draw(there, {1, 50, 0.9});
     return peak.bytes_above();
   };
-  CHECK(peak_on(Device("meta:cpu")) == peak_on(cpu));
-  CHECK(peak_on(cpu) == 512);
+  CHECK(peak_on(meta_of(device)) == peak_on(device));
+  CHECK(peak_on(device) == 512);
 }
 
 TEST_CASE("sample: says what does not fit") {

@@ -22,6 +22,11 @@ namespace quipu::testing {
 /// The devices that compute on this machine; meta is not one of them.
 const std::vector<Device>& test_devices();
 
+/// The device that counts what another one would hold.
+inline Device meta_of(Device device) {
+  return Device(device.kind(), device.index(), true);
+}
+
 /// Runs its test case once on each device: `TEST_CASE_FIXTURE(EachDevice, "area: what") {
 /// zeros({2}, f32, device); }`.
 class EachDevice {
@@ -37,7 +42,8 @@ class EachDevice {
   std::optional<doctest::detail::Subcase> subcase_;
 };
 
-/// A size or count for a device: the second one where it is emulated and each access takes its time.
+/// A size or count for a device: the second one where it is emulated and each access takes its
+/// time.
 inline std::int64_t sized_for(Device device, std::int64_t size, std::int64_t emulated) {
   return is_emulated(device) ? emulated : size;
 }
@@ -99,6 +105,7 @@ void expect_error(F&& f, const Expected& first, const More&... more) {
 
 using quipu::testing::EachDevice;
 using quipu::testing::expect_error;
+using quipu::testing::meta_of;
 using quipu::testing::sized_for;
 using quipu::testing::TempDirectory;
 using quipu::testing::test_devices;
