@@ -20,7 +20,7 @@ enum { from_x, from_values, from_indices };
 
 constexpr unsigned warps = block_threads / warp_size;
 
-struct Entry {
+struct alignas(16) Entry {  // moves at once
   std::uint64_t key;
   std::int64_t index;
   __device__ __forceinline__ bool goes_before(const Entry& other) const {

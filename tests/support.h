@@ -37,6 +37,12 @@ class EachDevice {
   EachDevice& operator=(const EachDevice&) = delete;
 
   Device device;
+  /// The usual size or shape, or a smaller one on an emulated device, where every access takes its
+  /// time.
+  template <class T>
+  T sized(const T& usual, const T& emulated) const {
+    return is_emulated(device) ? emulated : usual;
+  }
 
  private:
   std::optional<doctest::detail::Subcase> subcase_;
