@@ -6,9 +6,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
+#include "predict.h"
 #include "quipu/core/error.h"
 #include "quipu/core/memory.h"
 
@@ -19,6 +21,8 @@ using namespace quipu::bench;
 
 struct Options {
   std::string family, kind, pass, device, format = "table", out;
+  bool predicted = false;
+  std::string card;  // to predict for; empty: the one of each table
   std::int64_t max_n = 0;
   int repeats = 20;
   std::string published = published_directory();
@@ -60,16 +64,39 @@ void put(const Options& options, const Comparison& comparison) {
   std::fflush(stdout);
 }
 
+Comparison measured_table(const Options& options, const PublishedTable& table) {
+  const Device device = device_for(options, table.kind);
+  return compare_with(table, device, max_n_for(options, table.kind, device), options.repeats);
+}
+
+Comparison predicted_table(const Options& options, const PublishedTable& table) {
+  const Card& card = options.card.empty() ? card_of(table) : card_named(options.card);
+  return predict(table, card, options.max_n);
+}
+
+/// Rows that are large enough for a device to be busy.
+void print_predicted_tally(std::vector<Comparison> all) {
+  for (Comparison& c : all) {
+    std::erase_if(c.rows, [&](const Comparison::Row& row) {
+      return tokens_of(*c.published, c.published->rows[row.index].n) < 4096;
+    });
+  }
+  const Tally count = tally(all);
+  fmt::print("predicted for 4096 tokens and more: {} of our figures are below the best published "
+             "one, {} equal, {} above\n",
+             count.below, count.equal, count.above);
+}
+
 void run(const Options& options) {
+  if (options.predicted && options.format == "table") fmt::print("{}\n\n", how_predicted());
   const std::vector<PublishedTable> tables = read_published(options.published);
   std::vector<Comparison> all;
   for (const PublishedTable& table : tables) {
     if (!chosen(options.family, table.family) || !chosen(options.kind, name_of(table.kind)) ||
         !chosen(options.pass, name_of(table.pass)))
       continue;
-    const Device device = device_for(options, table.kind);
-    all.push_back(
-        compare_with(table, device, max_n_for(options, table.kind, device), options.repeats));
+    all.push_back(options.predicted ? predicted_table(options, table)
+                                    : measured_table(options, table));
     put(options, all.back());
   }
   check(!all.empty(), "no published table is of that family, kind and pass");
@@ -78,6 +105,9 @@ void run(const Options& options) {
   } else if (options.format == "html") {
     std::filesystem::create_directories(options.out);
     write(std::filesystem::path(options.out) / "tables.html", as_html(all));
+  }
+  if (options.predicted && (!options.out.empty() || options.format == "table")) {
+    print_predicted_tally(all);
   }
   if (options.kind == "speed" || (options.out.empty() && options.format != "table")) return;
   std::erase_if(all, [](const Comparison& c) { return c.published->kind == Kind::speed; });
@@ -113,7 +143,17 @@ int main(int argc, char** argv) {
   app.add_option("--out", options.out,
                  "folder for csv files, one a table under its published name, or tables.html");
   app.add_option("--published", options.published, "folder of the published tables");
+  CLI::Option* predict = app.add_option(
+      "--predict", options.card,
+      "for speed on a card that is not here, in the emulated build: a100, a800, h100 or h200 "
+      "(default: the card of each table)");
+  predict->expected(0, 1);
   CLI11_PARSE(app, argc, argv);
+  options.predicted = predict->count() > 0;
+  if (options.predicted) {
+    options.kind = "speed";
+    setenv("QUIPU_EMULATOR_CHECK", "0", 0);  // tests check; here kernels are only counted
+  }
   try {
     run(options);
   } catch (const std::exception& error) {

@@ -35,6 +35,7 @@ struct PublishedTable {
   Pass pass = Pass::fwd;
   std::string device;  // that it was measured on, as titled
   std::string axis;    // name of the first column
+  std::int64_t batch = 0;
   std::vector<std::string> columns;
   struct Row {
     std::int64_t n = 0;
@@ -58,22 +59,30 @@ struct Prepared {
   bool upstream_in_forward = false;  // the harness holds an upstream gradient in forward, too
 };
 enum class Values { zero, normal };
+struct Size {
+  std::int64_t n = 0, batch = 0;
+};
 struct Variant {
   std::string column;   // "ours", "ours_keep_kv"
   std::string meaning;  // in a few words
   /// A tape is open in backward.
-  std::function<Prepared(Device device, std::int64_t n, Values values)> prepare;
+  std::function<Prepared(Device device, Size size, Values values)> prepare;
 };
 /// Our columns of a table.
 std::vector<Variant> variants_of(const PublishedTable& table);
 /// How long the sequence of a row is; n is the side of a grid in some tables.
 std::int64_t tokens_of(const PublishedTable& table, std::int64_t n);
 
+/// Makes everything that one cell needs and calls f with what is to be measured: a forward, or a
+/// backward that adds to gradients from its second call on.
+using Call = std::function<Tensor()>;
+void with_run(const Variant& variant, Pass pass, Device device, Size size, Values values,
+              const std::function<void(const Call&)>& f);
 /// Mean of the peaks in bytes.
-double measure_memory(const Variant& variant, Pass pass, Device device, std::int64_t n,
+double measure_memory(const Variant& variant, Pass pass, Device device, Size size,
                       int repeats = 20);
 /// Mean time of a call in ms.
-double measure_speed(const Variant& variant, Pass pass, Device device, std::int64_t n);
+double measure_speed(const Variant& variant, Pass pass, Device device, Size size);
 
 /// A published table with our columns.
 struct Comparison {
@@ -81,10 +90,13 @@ struct Comparison {
   Device device;  // of our columns
   std::vector<Variant> variants;
   struct Row {
-    std::size_t index = 0;  // in the published rows
-    std::vector<double> ours;
+    std::size_t index = 0;     // in the published rows
+    std::vector<double> ours;  // NaN where there is no figure; a note says why
+    double limit = 0;          // of predictions: ms that the least bytes take at full bandwidth
   };
   std::vector<Row> rows;
+  std::string predicted_for;  // a card; empty where ours are measured
+  std::vector<std::string> notes;
 };
 /// Rows with more than max_n tokens are left out; 0: none.
 Comparison compare_with(const PublishedTable& table, Device device, std::int64_t max_n,
@@ -95,6 +107,9 @@ struct Tally {
   int below = 0, equal = 0, above = 0;
 };
 Tally tally(const std::vector<Comparison>& comparisons);
+
+/// Where a table is predicted, how that is done and what it leaves out; a few sentences.
+std::string how_predicted();
 
 std::string as_text(const Comparison& comparison);
 std::string as_csv(const Comparison& comparison);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "quipu/autograd/tape.h"
 #include "quipu/core/memory.h"
@@ -9,35 +10,6 @@ namespace quipu::bench {
 namespace {
 
 constexpr double warm_up_ms = 25, measured_ms = 100;
-
-/// Makes everything that one cell needs and calls f with what is to be measured.
-template <class F>
-void with_run(const Variant& variant, Pass pass, Device device, std::int64_t n, Values values,
-              F f) {
-  const auto upstream_of = [&](const Tensor& o) {
-    return values == Values::zero ? zeros(o.shape(), o.dtype(), device)
-                                  : randn(o.shape(), o.dtype(), device);
-  };
-  if (pass == Pass::bwd) {
-    Tape tape;
-    const Prepared run = variant.prepare(device, n, values);
-    const Tensor o = run.call();
-    const Tensor d_o = upstream_of(o);
-    f([&] {
-      tape.backward(o, {d_o, true});
-      return run.held[0].grad();
-    });
-    return;
-  }
-  const Prepared run = variant.prepare(device, n, values);
-  Tensor held;
-  if (run.upstream_in_forward) held = upstream_of(run.call());
-  f([&] {
-    if (!run.recorded) return run.call();
-    Tape tape;
-    return run.call().detach();
-  });
-}
 
 /// Kernels of other devices may still run when a call returns; reading a value waits for them.
 void wait_for(const Tensor& x) {
@@ -67,11 +39,37 @@ double milliseconds(F f) {
 
 }  // namespace
 
-double measure_memory(const Variant& variant, Pass pass, Device device, std::int64_t n,
-                      int repeats) {
+void with_run(const Variant& variant, Pass pass, Device device, Size size, Values values,
+              const std::function<void(const Call&)>& f) {
+  const auto upstream_of = [&](const Tensor& o) {
+    return values == Values::zero ? zeros(o.shape(), o.dtype(), device)
+                                  : randn(o.shape(), o.dtype(), device);
+  };
+  if (pass == Pass::bwd) {
+    Tape tape;
+    const Prepared run = variant.prepare(device, size, values);
+    const Tensor o = run.call();
+    const Tensor d_o = upstream_of(o);
+    f([&] {
+      tape.backward(o, {d_o, true});
+      return run.held[0].grad();
+    });
+    return;
+  }
+  const Prepared run = variant.prepare(device, size, values);
+  Tensor held;
+  if (run.upstream_in_forward) held = upstream_of(run.call());
+  f([&] {
+    if (!run.recorded) return run.call();
+    Tape tape;
+    return run.call().detach();
+  });
+}
+
+double measure_memory(const Variant& variant, Pass pass, Device device, Size size, int repeats) {
   const std::size_t before = memory_stats(device).current;
   double sum = 0;
-  with_run(variant, pass, device, n, Values::zero, [&](const auto& call) {
+  with_run(variant, pass, device, size, Values::zero, [&](const Call& call) {
     for (int i = 0; i < repeats; ++i) {
       const PeakMemory peak(device);
       call();
@@ -81,11 +79,11 @@ double measure_memory(const Variant& variant, Pass pass, Device device, std::int
   return sum / repeats;
 }
 
-double measure_speed(const Variant& variant, Pass pass, Device device, std::int64_t n) {
+double measure_speed(const Variant& variant, Pass pass, Device device, Size size) {
   check(!device.is_meta(), "speed is not measured on ", device,
         ", which computes nothing; take --device cpu");
   double mean = 0;
-  with_run(variant, pass, device, n, Values::normal, [&](const auto& call) {
+  with_run(variant, pass, device, size, Values::normal, [&](const Call& call) {
     const double once = std::max(std::min(milliseconds(call), milliseconds(call)), 1e-3);
     const Flush flush(device);
     for (int i = static_cast<int>(warm_up_ms / once); i > 0; --i) call();
@@ -100,15 +98,15 @@ double measure_speed(const Variant& variant, Pass pass, Device device, std::int6
 
 Comparison compare_with(const PublishedTable& table, Device device, std::int64_t max_n,
                         int repeats) {
-  Comparison result{&table, device, variants_of(table), {}};
+  Comparison result{&table, device, variants_of(table), {}, "", {}};
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
-    const std::int64_t n = table.rows[i].n;
-    if (max_n > 0 && tokens_of(table, n) > max_n) continue;
-    Comparison::Row row{i, {}};
+    const Size size{table.rows[i].n, table.batch};
+    if (max_n > 0 && tokens_of(table, size.n) > max_n) continue;
+    Comparison::Row row{i, {}, 0};
     for (const Variant& variant : result.variants) {
       row.ours.push_back(table.kind == Kind::speed
-                             ? measure_speed(variant, table.pass, device, n)
-                             : measure_memory(variant, table.pass, device, n, repeats) / (1 << 20));
+                             ? measure_speed(variant, table.pass, device, size)
+                             : measure_memory(variant, table.pass, device, size, repeats) / (1 << 20));
     }
     result.rows.push_back(std::move(row));
   }
@@ -122,6 +120,7 @@ Tally tally(const std::vector<Comparison>& comparisons) {
     for (const Comparison::Row& row : c.rows) {
       const double best = c.published->best(row.index);
       for (const double ours : row.ours) {
+        if (std::isnan(ours)) continue;
         ++(ours < best - printed    ? count.below
            : ours <= best + printed ? count.equal
                                     : count.above);

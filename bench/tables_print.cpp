@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "quipu/core/parallel.h"
 #include "tables.h"
 
@@ -7,10 +10,11 @@ namespace quipu::bench {
 namespace {
 
 std::string number(double value) {
-  return fmt::format("{:.6f}", value);
+  return std::isnan(value) ? "-" : fmt::format("{:.6f}", value);
 }
 
 std::string measured_on(const Comparison& c) {
+  if (!c.predicted_for.empty()) return "no device, but predicted for " + c.predicted_for;
   std::string text = to_string(c.device);
   if (c.published->kind == Kind::speed && c.device.is_cpu()) {
     text += fmt::format(", {} threads", num_threads());
@@ -18,11 +22,12 @@ std::string measured_on(const Comparison& c) {
   return text;
 }
 
-/// Names of all columns: the axis, ours, the published ones.
+/// Names of all columns: the axis, ours, the published ones, what else a prediction has.
 std::vector<std::string> column_names(const Comparison& c) {
   std::vector<std::string> names{c.published->axis};
   for (const Variant& v : c.variants) names.push_back(v.column);
   names.insert(names.end(), c.published->columns.begin(), c.published->columns.end());
+  if (!c.predicted_for.empty()) names.insert(names.end(), {"best_published", "byte_limit"});
   return names;
 }
 
@@ -31,11 +36,16 @@ std::vector<std::string> cells_of(const Comparison& c, const Comparison::Row& ro
   std::vector<std::string> cells{std::to_string(published.n)};
   for (const double value : row.ours) cells.push_back(number(value));
   for (const double value : published.values) cells.push_back(number(value));
+  if (!c.predicted_for.empty()) {
+    cells.push_back(number(c.published->best(row.index)));
+    cells.push_back(number(row.limit));
+  }
   return cells;
 }
 
 /// Our first column as a share of the best published one.
 std::string share_of_best(const Comparison& c, const Comparison::Row& row) {
+  if (std::isnan(row.ours[0])) return "-";
   return fmt::format("{:.1f} %", 100 * row.ours[0] / c.published->best(row.index));
 }
 
@@ -53,6 +63,14 @@ std::string legend(const Comparison& c) {
   return text;
 }
 
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
+  }
+  return out;
+}
+
 std::string html_table(const Comparison& c) {
   const std::size_t ours = c.variants.size();
   std::string out = fmt::format("<h2>{}</h2>\n<p>Ours on {}, published on {}, in {}. {}.</p>\n",
@@ -68,8 +86,9 @@ std::string html_table(const Comparison& c) {
     const std::vector<std::string> cells = cells_of(c, row);
     out += "<tr>";
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      const bool best = i > ours && c.published->rows[row.index].values[i - ours - 1] ==
-                                        c.published->best(row.index);
+      const bool best = i > ours && i - ours <= c.published->columns.size() &&
+                        c.published->rows[row.index].values[i - ours - 1] ==
+                            c.published->best(row.index);
       out += fmt::format("<td{}>{}</td>",
                          i > 0 && i <= ours ? " class=ours"
                          : best             ? " class=best"
@@ -78,7 +97,9 @@ std::string html_table(const Comparison& c) {
     }
     out += fmt::format("<td>{}</td></tr>\n", share_of_best(c, row));
   }
-  return out + "</table>\n";
+  out += "</table>\n";
+  for (const std::string& note : c.notes) out += fmt::format("<p>{}</p>\n", escaped(note));
+  return out;
 }
 
 constexpr const char* style = R"(<style>
@@ -114,11 +135,14 @@ std::string as_text(const Comparison& c) {
     }
     out += "\n";
   }
+  for (const std::string& note : c.notes) out += note + "\n";
   return out;
 }
 
 std::string as_csv(const Comparison& c) {
   std::string out = "# " + heading(c) + "\n";
+  if (!c.predicted_for.empty()) out += "# " + how_predicted() + "\n";
+  for (const std::string& note : c.notes) out += "# " + note + "\n";
   const auto add = [&](const std::vector<std::string>& cells) {
     out += fmt::format("{}\n", fmt::join(cells, ","));
   };
@@ -134,6 +158,10 @@ std::string as_html(const std::vector<Comparison>& comparisons) {
   out +=
       "<h1>Published tables, and ours</h1>\n<p>Ours are the shaded columns; the best published "
       "figure of a row is underlined.</p>\n";
+  const auto predicted = [](const Comparison& c) { return !c.predicted_for.empty(); };
+  if (std::any_of(comparisons.begin(), comparisons.end(), predicted)) {
+    out += "<p>" + how_predicted() + "</p>\n";
+  }
   for (const Comparison& c : comparisons) out += "<div>\n" + html_table(c) + "</div>\n";
   return out + "</html>\n";
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 
 #include "quipu/core/error.h"
@@ -23,6 +24,10 @@ PublishedTable read_table(const std::filesystem::path& path) {
   table.name = path.stem();
   table.kind = table.name.find("-memory-") != std::string::npos ? Kind::memory : Kind::speed;
   table.pass = table.name.find("-bwd-") != std::string::npos ? Pass::bwd : Pass::fwd;
+  std::smatch batch;
+  check(std::regex_search(table.name, batch, std::regex("-batch([0-9]+)")), path.string(),
+        ": wanted '-batch' and its size in the name");
+  table.batch = std::stoll(batch[1]);
   std::ifstream file(path);
   std::string line;
   const std::string title = "# device: ";

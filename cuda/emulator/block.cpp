@@ -79,7 +79,7 @@ bool Multiprocessor::run_block(uint3 index) {
   quipu_block_index = index;
   asker_.block_start = ++epoch_;
   if (checking_) order_.begin_block(epoch_, index);
-  ++counting.launch.blocks;
+  counting.begin_block();
   abandoned_ = false;
   alive_ = threads_;
   arrived_ = votes_ = 0;

@@ -92,6 +92,12 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   return *this;
 }
 
+Revisits& Revisits::operator+=(const Revisits& other) {
+  sectors += other.sectors;
+  distance += other.distance;
+  return *this;
+}
+
 Counters& Counters::operator+=(const Counters& other) {
   load += other.load;
   store += other.store;
@@ -100,6 +106,8 @@ Counters& Counters::operator+=(const Counters& other) {
   shared_store += other.shared_store;
   unique_read_bytes += other.unique_read_bytes;
   unique_written_bytes += other.unique_written_bytes;
+  in_block += other.in_block;
+  across_blocks += other.across_blocks;
   mma_flops += other.mma_flops;
   launches += other.launches;
   blocks += other.blocks;
@@ -144,6 +152,27 @@ void Counting::begin_launch() {
   launch_number_ = ++launches & 0x3fffffffu;
 }
 
+void Counting::begin_block() {
+  ++launch.blocks;
+  block_sectors_ = 0;
+}
+
+/// One sector of a request.
+void Counting::touch(std::size_t offset, Access access) {
+  DeviceMemory& memory = device_memory();
+  ++block_sectors_;
+  const auto block = static_cast<std::uint32_t>(launch.blocks);
+  const DeviceMemory::Touch before = memory.touch(offset, launch_number_, {block, block_sectors_},
+                                                  access != Access::write, access != Access::read);
+  if (access != Access::write && !before.read) launch.unique_read_bytes += 32;
+  if (access != Access::read && !before.written) launch.unique_written_bytes += 32;
+  if (access == Access::write || !(before.read || before.written)) return;
+  const bool same = before.last.block == block;
+  Revisits& again = same ? launch.in_block : launch.across_blocks;
+  ++again.sectors;
+  again.distance += same ? block_sectors_ - before.last.clock : block - before.last.block;
+}
+
 Traffic Counting::sectors(const WarpRequests::Request& request) {
   std::array<std::uintptr_t, lanes_of_warp> sector;
   std::size_t count = 0;
@@ -156,16 +185,8 @@ Traffic Counting::sectors(const WarpRequests::Request& request) {
   }
   count = static_cast<std::size_t>(std::unique(sector.begin(), sector.begin() + count) -
                                    sector.begin());
-  DeviceMemory& memory = device_memory();
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t offset = memory.offset_of(sector[i] * 32);
-    if (request.access != Access::write && memory.first_touch(offset, launch_number_, false)) {
-      launch.unique_read_bytes += 32;
-    }
-    if (request.access != Access::read && memory.first_touch(offset, launch_number_, true)) {
-      launch.unique_written_bytes += 32;
-    }
-  }
+  const DeviceMemory& memory = device_memory();
+  for (std::size_t i = 0; i < count; ++i) touch(memory.offset_of(sector[i] * 32), request.access);
   Traffic traffic;
   traffic.units = count;
   const auto lanes = static_cast<std::uint64_t>(std::popcount(request.lanes));
@@ -197,6 +218,16 @@ void add_launch(LaunchRecord record) {
   sums().counters += record.counters;
   constexpr std::size_t most_records = 100000;
   if (sums().launches.size() < most_records) sums().launches.push_back(std::move(record));
+}
+
+void add_transfer(const char* name, std::uint64_t read_bytes, std::uint64_t written_bytes) {
+  if (!settings().count) return;
+  LaunchRecord record;
+  record.kernel = name;
+  record.counters.launches = 1;
+  record.counters.unique_read_bytes = read_bytes;
+  record.counters.unique_written_bytes = written_bytes;
+  add_launch(std::move(record));
 }
 
 Counters counters() {

@@ -38,17 +38,22 @@ class WarpRequests {
 class Counting {
  public:
   void begin_launch();
+  void begin_block();
   /// The lanes of a warp have met: their requests are complete.
   void close(WarpRequests& requests);
   Counters launch;
 
  private:
   Traffic sectors(const WarpRequests::Request& request);
+  void touch(std::size_t offset, Access access);
 
   std::uint32_t launch_number_ = 0;
+  std::uint32_t block_sectors_ = 0;  // that the running block has asked for
 };
 
 /// Adds a launch to the sums of the program.
 void add_launch(LaunchRecord record);
+/// One that is no kernel.
+void add_transfer(const char* name, std::uint64_t read_bytes, std::uint64_t written_bytes);
 
 }  // namespace quipu::emulator

@@ -18,6 +18,9 @@ struct Settings {
   bool check = true;
   /// Sectors, bank conflicts, unique bytes.
   bool count = true;
+  /// Off: launches, copies and fills are recorded and nothing runs. Tells how work is cut at sizes
+  /// that no host could compute; device memory costs nothing then and holds nothing.
+  bool run = true;
   /// Above 0: threads also change places at one in so many memory accesses.
   unsigned preempt = 0;
   /// OS threads that share the blocks of a launch. Checking and counting need one.
@@ -55,12 +58,22 @@ struct Traffic {
   double efficiency() const { return units == 0 ? 1.0 : double(ideal) / double(units); }
   Traffic& operator+=(const Traffic& other);
 };
+/// Reads of a sector that the launch has touched before: whether a cache still has it depends on
+/// what came between. Blocks are taken in the order in which they ran; seed 0 is that of a device.
+struct Revisits {
+  std::uint64_t sectors = 0;
+  /// Summed over them: sectors that the block asked for since, or blocks that began since.
+  std::uint64_t distance = 0;
+  double mean_distance() const { return sectors == 0 ? 0 : double(distance) / double(sectors); }
+  Revisits& operator+=(const Revisits& other);
+};
 struct Counters {
   Traffic load, store, atomic;        // device memory
   Traffic shared_load, shared_store;  // shared memory, atomics there included
   /// Sectors touched at least once in a launch, summed over launches: the traffic that no cache
   /// could avoid. cuBLAS calls count with operands and result once.
   std::uint64_t unique_read_bytes = 0, unique_written_bytes = 0;
+  Revisits in_block, across_blocks;
   std::uint64_t mma_flops = 0;
   std::uint64_t launches = 0, blocks = 0, barriers = 0, collectives = 0, switches = 0, accesses = 0;
   Counters& operator+=(const Counters& other);
@@ -69,7 +82,8 @@ struct Counters {
 Counters counters();
 void clear_counters();
 
-/// One launch: what ran, how it was cut, what it counted.
+/// One launch: what ran, how it was cut, what it counted. Fills, copies on the device and cuBLAS
+/// calls are launches too.
 struct LaunchRecord {
   std::string kernel;
   unsigned grid[3] = {}, block[3] = {};

@@ -88,7 +88,10 @@ void run_launch(const Launch& launch, std::uint64_t oldest_unordered) {
   const Settings& s = settings();
   const bool alone = s.check || s.count || s.threads <= 1 || launch.blocks() < s.threads;
   Multiprocessor& mine = this_multiprocessor();
-  if (!(alone ? mine.run(launch, oldest_unordered) : run_in_parallel(launch, s.threads))) {
+  if (!s.run) {
+    mine.counting.launch = {};
+    mine.counting.launch.launches = 1;
+  } else if (!(alone ? mine.run(launch, oldest_unordered) : run_in_parallel(launch, s.threads))) {
     set_error(cudaErrorLaunchFailure);
   }
   if (!s.count) return;

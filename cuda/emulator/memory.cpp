@@ -26,6 +26,11 @@ constexpr std::size_t round_up(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+/// Whether anybody looks at the shadow.
+bool is_watched() {
+  return settings().run && settings().check;
+}
+
 }  // namespace
 
 DeviceMemory& device_memory() {
@@ -37,6 +42,8 @@ DeviceMemory::DeviceMemory()
     : base_(reinterpret_cast<std::uintptr_t>(reserve(span, PROT_NONE))),
       owner_(static_cast<std::uint32_t*>(reserve(span / unit * 4, PROT_READ | PROT_WRITE))),
       touched_(static_cast<std::uint32_t*>(reserve(span / sector * 4, PROT_READ | PROT_WRITE))),
+      moments_(static_cast<Moment*>(
+          reserve(span / sector * sizeof(Moment), PROT_READ | PROT_WRITE))),
       shadow_(span, false) {}
 
 std::string DeviceMemory::describe(std::size_t offset, std::size_t bytes, const char* what) const {
@@ -74,7 +81,7 @@ void* DeviceMemory::allocate(std::size_t bytes) {
   const std::size_t offset = room.offset + page;
   void* pointer = reinterpret_cast<void*>(base_ + offset);
   if (mprotect(pointer, pages, PROT_READ | PROT_WRITE) != 0) return nullptr;
-  std::memset(pointer, 0xff, bytes);  // NaN, in case nobody checks
+  if (settings().run) std::memset(pointer, 0xff, bytes);  // NaN, in case nobody checks
   const auto number = static_cast<std::uint32_t>(blocks_.size());
   blocks_.push_back({offset, bytes, true});
   rooms_.push_back(room);
@@ -97,7 +104,7 @@ bool DeviceMemory::release(void* pointer) {
   const std::size_t pages = room.bytes - 2 * page;
   madvise(pointer, pages, MADV_DONTNEED);
   mprotect(pointer, pages, PROT_NONE);
-  shadow_.forget(offset, pages);
+  if (is_watched()) shadow_.forget(offset, pages);
   freed_.push_back(room);
   return true;
 }
@@ -109,7 +116,7 @@ void DeviceMemory::declare(void* pointer, std::size_t bytes, std::size_t request
   blocks_.push_back({offset, requested, true});
   rooms_.push_back({});
   own(offset, bytes, number);
-  shadow_.set(offset, bytes, 0);
+  if (is_watched()) shadow_.set(offset, bytes, 0);
 }
 
 void DeviceMemory::retire(void* pointer) {
@@ -118,13 +125,15 @@ void DeviceMemory::retire(void* pointer) {
   blocks_[owner_[offset / unit]].live = false;
 }
 
-bool DeviceMemory::first_touch(std::size_t offset, std::uint32_t launch, bool write) {
+DeviceMemory::Touch DeviceMemory::touch(std::size_t offset, std::uint32_t launch, Moment now,
+                                        bool read, bool write) {
   std::uint32_t& seen = touched_[offset / sector];
-  const std::uint32_t flag = write ? 2 : 1;
+  Moment& last = moments_[offset / sector];
   if (seen / 4 != launch) seen = launch * 4;
-  const bool first = (seen & flag) == 0;
-  seen |= flag;
-  return first;
+  const Touch before{(seen & 1) != 0, (seen & 2) != 0, last};
+  seen |= (read ? 1u : 0u) | (write ? 2u : 0u);
+  last = now;
+  return before;
 }
 
 void declare_block(void* block, std::size_t bytes, std::size_t requested, Stream* stream) {

@@ -45,8 +45,16 @@ class DeviceMemory {
   void retire(void* pointer);
 
   Shadow& shadow() { return shadow_; }
-  /// True the first time in a launch that a sector is read (or written).
-  bool first_touch(std::size_t offset, std::uint32_t launch, bool write);
+  /// When a launch touched a sector: in which of its blocks, and after how many sectors of that.
+  struct Moment {
+    std::uint32_t block, clock;
+  };
+  /// What the launch had done with a sector before.
+  struct Touch {
+    bool read, written;
+    Moment last;
+  };
+  Touch touch(std::size_t offset, std::uint32_t launch, Moment now, bool read, bool write);
 
  private:
   static constexpr std::size_t unit = 512, page = 4096, sector = 32;
@@ -63,6 +71,7 @@ class DeviceMemory {
   std::deque<Room> freed_;
   std::uint32_t* owner_ = nullptr;    // by unit
   std::uint32_t* touched_ = nullptr;  // by sector: launch * 4 + read, written
+  Moment* moments_ = nullptr;         // by sector: the last touch
   Shadow shadow_;
 };
 DeviceMemory& device_memory();

@@ -72,6 +72,7 @@ Settings& settings() {
     s->seed = environment("QUIPU_EMULATOR_SEED", s->seed);
     s->check = environment("QUIPU_EMULATOR_CHECK", s->check) != 0;
     s->count = environment("QUIPU_EMULATOR_COUNT", s->count) != 0;
+    s->run = environment("QUIPU_EMULATOR_RUN", s->run) != 0;
     s->preempt = static_cast<unsigned>(environment("QUIPU_EMULATOR_PREEMPT", s->preempt));
     s->threads = static_cast<unsigned>(environment("QUIPU_EMULATOR_THREADS", s->threads));
     s->print = environment("QUIPU_EMULATOR_PRINT", s->print) != 0;

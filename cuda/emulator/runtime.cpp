@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "count.h"
 #include "emulator.h"
 #include "memory.h"
 #include "order.h"
@@ -182,6 +183,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     staged = std::make_shared<std::vector<char>>(bytes_of, bytes_of + bytes);
   }
   submit(stream, [=](std::uint64_t start, std::uint64_t oldest) {
+    if (to_device && from_device) add_transfer("cudaMemcpyAsync", bytes, bytes);
+    if (!settings().run) return;
     const HostAccess access{"cudaMemcpyAsync", start, oldest};
     if (from_device && !access.touch(from, bytes, HostUse::copy)) return;
     if (to_device && !access.touch(to, bytes, HostUse::write)) return;
@@ -203,6 +206,8 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   if (bytes == 0) return cudaSuccess;
   if (!on_device(to)) return refuse("cudaMemsetAsync: the pointer does not lead to the device");
   submit(stream, [=](std::uint64_t start, std::uint64_t oldest) {
+    add_transfer("cudaMemsetAsync", 0, bytes);
+    if (!settings().run) return;
     const HostAccess access{"cudaMemsetAsync", start, oldest};
     if (!access.touch(to, bytes, HostUse::write)) return;
     std::memset(to, value, bytes);

@@ -1,0 +1,223 @@
+// The model of predict.h.
+#include "predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "quipu/core/error.h"
+
+namespace quipu::bench {
+namespace {
+
+constexpr double memory_efficiency = 0.92, launch_ms = 0.003;
+constexpr double sector_bytes = 32, threads_of_multiprocessor = 2048, blocks_of_multiprocessor = 32;
+
+/// Blocks that run at the same time, registers aside.
+double resident_blocks(const LaunchCounts& launch, const Card& card) {
+  double per_multiprocessor = blocks_of_multiprocessor;
+  if (launch.threads > 0) {
+    per_multiprocessor =
+        std::min(per_multiprocessor, std::floor(threads_of_multiprocessor / launch.threads));
+  }
+  if (launch.shared_bytes > 0) {
+    per_multiprocessor =
+        std::min(per_multiprocessor, std::floor(card.shared_bytes / launch.shared_bytes));
+  }
+  return std::min(launch.blocks, card.multiprocessors * std::max(1.0, per_multiprocessor));
+}
+
+/// Bytes that are read again after more than the L2 cache came between. All resident blocks advance
+/// together, so what a block asks for in between, all of them do.
+double missed_bytes(const LaunchCounts& launch, const Card& card) {
+  const double touched = launch[Count::read_bytes] + launch[Count::written_bytes];
+  const double in_block =
+      launch[Count::gap_in_block] * sector_bytes * resident_blocks(launch, card);
+  const double across = launch[Count::gap_across] * touched / std::max(1.0, launch.blocks);
+  double bytes = 0;
+  if (std::min(in_block, touched) > card.l2_bytes) bytes += launch[Count::again_in_block];
+  if (std::min(across, touched) > card.l2_bytes) bytes += launch[Count::again_across];
+  return bytes * sector_bytes;
+}
+
+double line_through(double x0, double y0, double x1, double y1, double x) {
+  return x0 == x1 ? y0 : y0 + (y1 - y0) * (x - x0) / (x1 - x0);
+}
+
+bool named(const PublishedTable& table, const char* part) {
+  return table.name.find(part) != std::string::npos;
+}
+
+constexpr double heads = 12, head_dim = 128, element = 2;
+
+/// Extra tokens in front of the grid.
+double leading_tokens(const PublishedTable& table) {
+  return named(table, "-l10") ? 10 : 0;
+}
+
+}  // namespace
+
+const std::vector<Card>& cards() {
+  // An L2 bandwidth that no data sheet tells is the lowest that is reported for the card.
+  static const std::vector<Card> all{
+      {"a100", "A100 SXM 80 GB", 2.039e12, 40e6, 5120 * 1.41e9, 108, 1.41e9, 164 << 10, 312e12,
+       19.5e12},
+      {"a800", "A800 SXM 80 GB", 2.039e12, 40e6, 5120 * 1.41e9, 108, 1.41e9, 164 << 10, 312e12,
+       19.5e12},
+      {"h100", "H100 SXM", 3.35e12, 50e6, 5.5e12, 132, 1.83e9, 228 << 10, 989e12, 66.9e12},
+      {"h200", "H200 SXM", 4.8e12, 50e6, 5.5e12, 132, 1.83e9, 228 << 10, 989e12, 66.9e12},
+  };
+  return all;
+}
+
+const Card& card_named(const std::string& name) {
+  std::string known;
+  for (const Card& card : cards()) {
+    if (card.name == name) return card;
+    known += (known.empty() ? "" : ", ") + card.name;
+  }
+  fail("there is no card '", name, "'; known are ", known, " (bench/predict.cpp has their figures)");
+}
+
+const Card& card_of(const PublishedTable& table) {
+  // Its title says A800, but its times equal those of act, and a later title says H100.
+  if (table.family == "lrpe_rotate") return card_named("h100");
+  return card_named(table.device == "H100" ? "h100" : "a800");
+}
+
+bool same_kernels(const CallCounts& a, const CallCounts& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.kernel == y.kernel; });
+}
+
+LaunchTime time_of(const LaunchCounts& launch, const Card& card, double flops) {
+  LaunchTime time{launch.kernel, 0, 0, ""};
+  time.memory_bytes =
+      launch[Count::read_bytes] + launch[Count::written_bytes] + missed_bytes(launch, card);
+  const std::pair<double, const char*> bounds[] = {
+      {time.memory_bytes / (memory_efficiency * card.memory_bytes_per_s), "memory"},
+      {sector_bytes * launch[Count::sectors] / card.l2_bytes_per_s, "L2"},
+      {launch[Count::passes] / card.multiprocessors / card.clock_hz, "shared memory"},
+      {launch[Count::mma_flops] / card.tensor_flops, "tensor cores"},
+      {flops / card.fp32_flops, "arithmetic"}};
+  const auto slowest = std::max_element(std::begin(bounds), std::end(bounds));
+  time.ms = 1e3 * slowest->first + launch_ms;
+  time.bound = 1e3 * slowest->first > launch_ms ? slowest->second : "launch";
+  return time;
+}
+
+std::vector<LaunchTime> time_of(const CallCounts& call, const Card& card, double flops) {
+  const auto touched = [](const LaunchCounts& l) {
+    return l[Count::read_bytes] + l[Count::written_bytes];
+  };
+  double all = 0;
+  for (const LaunchCounts& launch : call) all += touched(launch);
+  std::vector<LaunchTime> times;
+  for (const LaunchCounts& launch : call) {
+    times.push_back(time_of(launch, card, all == 0 ? 0 : flops * touched(launch) / all));
+  }
+  return times;
+}
+
+double total_ms(const std::vector<LaunchTime>& launches) {
+  double sum = 0;
+  for (const LaunchTime& launch : launches) sum += launch.ms;
+  return sum;
+}
+
+Growth::Growth(std::vector<Sample> samples) : samples_(std::move(samples)) {
+  check(samples_.size() == 2 || samples_.size() == 4, "growth: wanted 2 or 4 samples, got ",
+        samples_.size());
+  for (const Sample& s : samples_) {
+    check(same_kernels(s.counts, samples_[0].counts),
+          "growth: the samples run different kernels");
+  }
+  for (std::size_t i = 0; i + 1 < samples_.size(); i += 2) {
+    check(samples_[i].tokens < samples_[i + 1].tokens && samples_[i].batch == samples_[i + 1].batch,
+          "growth: wanted two numbers of tokens for each batch");
+  }
+  check(samples_.size() == 2 || samples_[0].batch < samples_[2].batch,
+        "growth: wanted two batches");
+}
+
+CallCounts Growth::at(double tokens, double batch) const {
+  CallCounts result = samples_.back().counts;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (std::size_t k = 0; k < result[i].values.size(); ++k) {
+      const auto by_tokens = [&](std::size_t first) {
+        const Sample &a = samples_[first], &b = samples_[first + 1];
+        return line_through(a.tokens, a.counts[i].values[k], b.tokens, b.counts[i].values[k],
+                            tokens);
+      };
+      const double low = by_tokens(0), high = samples_.size() == 4 ? by_tokens(2) : low;
+      result[i].values[k] = std::max(
+          0.0, line_through(samples_.front().batch, low, samples_.back().batch, high, batch));
+    }
+  }
+  return result;
+}
+
+double Growth::deviation_from(const Sample& other) const {
+  const CallCounts fitted = at(other.tokens, other.batch);
+  if (!same_kernels(fitted, other.counts)) return INFINITY;
+  double worst = 0;
+  for (const Count c : {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes,
+                        Count::mma_flops}) {
+    double missed = 0, all = 0;
+    for (std::size_t i = 0; i < fitted.size(); ++i) {
+      missed += std::abs(fitted[i][c] - other.counts[i][c]);
+      all += other.counts[i][c];
+    }
+    if (missed > 0) worst = std::max(worst, all > 0 ? missed / all : INFINITY);
+  }
+  return worst;
+}
+
+double least_bytes(const PublishedTable& table, std::int64_t n) {
+  const double tokens = static_cast<double>(tokens_of(table, n)) + leading_tokens(table);
+  const double batch = static_cast<double>(table.batch);
+  const double one = batch * heads * tokens * head_dim * element;
+  const bool forward = table.pass == Pass::fwd;
+  if (table.family == "act" && named(table, "act_none")) return forward ? 0 : 3 * one;
+  if (table.family == "act") return (forward ? 2 : 4) * one;
+  if (table.family == "lrpe_rotate") {
+    return (forward ? 2 : named(table, "act_none") ? 3 : 4) * one;
+  }
+  if (table.family == "lrpe_cosine") return (forward ? 3 : 4) * one;
+  if (table.family == "flao") return (forward ? 5 : 13) * one;
+  constexpr double h = 32, r = 16;  // tpa_decode
+  return element * batch * (h * r + r * head_dim + tokens * (2 * h + 2 * head_dim) + h * head_dim);
+}
+
+double stated_flops(const PublishedTable& table, std::int64_t n) {
+  const double tokens = static_cast<double>(tokens_of(table, n)) + leading_tokens(table);
+  const double batch = static_cast<double>(table.batch);
+  const double elements = batch * heads * tokens * head_dim;
+  const bool forward = table.pass == Pass::fwd;
+  const bool plain = named(table, "act_none");
+  const double of_act = plain ? (forward ? 0 : 1) : forward ? 10 : 20;  // with an exponential
+  constexpr double angle = 40;  // of a sine and a cosine, once for the whole batch
+  if (table.family == "act") return of_act * elements;
+  if (table.family == "lrpe_rotate") return (of_act + 3) * elements + angle * elements / 2 / batch;
+  if (table.family == "lrpe_cosine") return 4 * elements + angle * elements / batch;
+  if (table.family == "flao") return (forward ? 1 : 8) * elements;
+  constexpr double h = 32;
+  return 20 * batch * tokens * h;
+}
+
+std::string how_predicted() {
+  return fmt::format(
+      "Predicted, not measured: kernels were run on the emulator at small n and their launches "
+      "counted; counts at the n of a row follow straight lines through two sizes, tried on a "
+      "third. A launch takes the longest of its bytes through memory at {:.0f} % of the data "
+      "sheet's bandwidth (touched once, and read again where more than the L2 cache lies between), "
+      "its sectors through L2, its passes over shared memory, its tensor-core products and its "
+      "stated arithmetic, and {:.0f} us for the launch. Left out: latency, occupancy and registers, "
+      "waves that do not fill the card, instruction issue, special functions, conflicts in L2, "
+      "clocks that fall under load, and time on the host. The byte limit is what the least bytes "
+      "take at full bandwidth.",
+      100 * memory_efficiency, 1e3 * launch_ms);
+}
+
+}  // namespace quipu::bench
