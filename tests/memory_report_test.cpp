@@ -77,7 +77,7 @@ MemoryReport report_of(std::int64_t batch, bool recomputes = false, DType dtype 
 }  // namespace
 
 TEST_CASE_FIXTURE(EachDevice, "recording: categories add up to the counter, in a thousand steps") {
-  const auto steps = static_cast<std::size_t>(sized_for(device, 1000, 100));
+  const std::size_t steps = sized<std::size_t>(1000, 100);
   const MemoryRecording recording(device);
   const CategoryBytes before = memory_stats(device).by_category;
   {

@@ -49,7 +49,7 @@ TEST_CASE_FIXTURE(EachDevice, "mse_loss: agrees with its composition") {
   each_case([&](const Shape& shape, LossReduction reduction) {
     check_composition(fused(reduction), composed(reduction), pair_of(shape, f64, device));
   });
-  const Inputs large = pair_of({sized_for(device, 300, 20), 1001}, f64, device);
+  const Inputs large = pair_of({sized<std::int64_t>(300, 20), 1001}, f64, device);
   for (const LossReduction r : all_reductions) check_composition(fused(r), composed(r), large);
 }
 
@@ -98,7 +98,7 @@ TEST_CASE_FIXTURE(EachDevice, "mse_loss: keeps x and y") {
 TEST_CASE_FIXTURE(EachDevice, "mse_loss: the same bits for any number of threads") {
   for (const DType dtype : {f32, bf16}) {
     for (const LossReduction r : all_reductions) {
-      check_threads(fused(r), pair_of({3, sized_for(device, 70001, 5001)}, dtype, device));
+      check_threads(fused(r), pair_of({3, sized<std::int64_t>(70001, 5001)}, dtype, device));
     }
   }
 }

@@ -48,12 +48,6 @@ class EachDevice {
   std::optional<doctest::detail::Subcase> subcase_;
 };
 
-/// A size or count for a device: the second one where it is emulated and each access takes its
-/// time.
-inline std::int64_t sized_for(Device device, std::int64_t size, std::int64_t emulated) {
-  return is_emulated(device) ? emulated : size;
-}
-
 /// How many cases ran on each of several devices: "cases by device: cpu 12, cuda:0 12". Empty where
 /// there is one device, or no case that asks for it.
 std::string cases_by_device();
@@ -112,6 +106,5 @@ void expect_error(F&& f, const Expected& first, const More&... more) {
 using quipu::testing::EachDevice;
 using quipu::testing::expect_error;
 using quipu::testing::meta_of;
-using quipu::testing::sized_for;
 using quipu::testing::TempDirectory;
 using quipu::testing::test_devices;
