@@ -43,8 +43,8 @@ constexpr std::int64_t flao_part_length(std::int64_t tokens, std::int64_t units)
 /// What softmax over the sequence keeps of an input with so many tokens and features: of each
 /// column of a unit its largest entry, the inverse of its sum, the mean of its gradient; the same
 /// of its parts. 0 for other encodings.
-constexpr std::int64_t flao_column_space(const RowEncoding& encoding, std::int64_t units,
-                                         std::int64_t tokens, std::int64_t features) {
+inline std::int64_t flao_column_space(const RowEncoding& encoding, std::int64_t units,
+                                      std::int64_t tokens, std::int64_t features) {
   return encoding.has_columns() ? (3 + 2 * flao_parts(tokens, units)) * units * features : 0;
 }
 /// The sums of parts, where there are several.
@@ -56,9 +56,9 @@ constexpr std::int64_t flao_sum_space(const FlaoSizes& s, bool over_queries, boo
 /// Elements of the compute type that a back end takes for its own use: first the sums of parts of
 /// kv (over keys) and d_kv (over queries), one after the other in the same place, then the columns
 /// of q, k, v and g.
-constexpr std::int64_t flao_workspace(DeviceKind kind, const FlaoSizes& s,
-                                      const FlaoEncodings& encodings, bool over_queries,
-                                      bool over_keys) {
+inline std::int64_t flao_workspace(DeviceKind kind, const FlaoSizes& s,
+                                   const FlaoEncodings& encodings, bool over_queries,
+                                   bool over_keys) {
   if (kind == DeviceKind::cpu) return 0;
   return flao_sum_space(s, over_queries, over_keys) +
          flao_column_space(encodings.q, s.units, s.n, s.d) +
