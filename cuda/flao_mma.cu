@@ -108,20 +108,9 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
   }
 }
 
-/// Queries are independent: many parts, but not so short that a block would read more of kv than of
-/// them.
-FlaoParts parts_of(const FlaoSizes& sizes) {
-  FlaoParts parts(sizes.n, sizes.units);
-  constexpr std::int64_t enough = 2048, shortest = 512;
-  const std::int64_t wanted = (enough + sizes.units - 1) / sizes.units;
-  parts.count = std::clamp<std::int64_t>(sizes.n / shortest, 1, wanted);
-  parts.length = ((sizes.n + parts.count - 1) / parts.count + count - 1) / count * count;
-  return parts;
-}
-
 void run_queries(const View& q, const View& g, const View& kv, const View& qkv, const View& o,
                  const FlaoSizes& sizes, const FlaoEncodings& encodings) {
-  const FlaoParts parts = parts_of(sizes);
+  const FlaoParts parts = parts_without_sums(sizes.n, sizes.units);
   const Queries queries{Rows(q),
                         Rows(g),
                         Rows(o),

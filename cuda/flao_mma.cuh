@@ -80,20 +80,29 @@ struct Part {
 
 // ---- elements ----
 
+/// Neighbours, as they lie in a word.
 template <class E>
-__device__ __forceinline__ float2 unpacked(unsigned pair) {
+struct Pair {
+  E first, second;
+};
+
+template <class E>
+__device__ __forceinline__ float2 unpacked(unsigned word) {
   if constexpr (std::is_same_v<E, __half>) {
-    return __half22float2(std::bit_cast<__half2>(pair));
+    const auto pair = std::bit_cast<Pair<E>>(word);
+    return make_float2(__half2float(pair.first), __half2float(pair.second));
   } else {
-    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
   }
 }
 template <class E>
 __device__ __forceinline__ unsigned packed(float first, float second) {
   if constexpr (std::is_same_v<E, __half>) {
-    return std::bit_cast<unsigned>(__floats2half2_rn(first, second));
+    const __half2 pair = __floats2half2_rn(first, second);
+    return std::bit_cast<unsigned>(Pair<E>{pair.x, pair.y});
   } else {
-    return std::bit_cast<unsigned>(__floats2bfloat162_rn(first, second));
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return std::bit_cast<unsigned>(Pair<E>{pair.x, pair.y});
   }
 }
 
@@ -402,6 +411,16 @@ inline bool takes_sizes(const FlaoSizes& s) {
 
 inline bool is_plain(const RowEncoding& x) {
   return x.act == Act::none && x.kind == LrpeKind::none;
+}
+
+/// Where rows are independent: many parts, but not so short that a block would read more of kv than
+/// of them.
+inline FlaoParts parts_without_sums(std::int64_t tokens, std::int64_t units) {
+  constexpr std::int64_t enough = 2048, shortest = 512, step = 32;
+  FlaoParts parts(tokens, units);
+  parts.count = std::clamp<std::int64_t>(tokens / shortest, 1, (enough + units - 1) / units);
+  parts.length = ((tokens + parts.count - 1) / parts.count + step - 1) / step * step;
+  return parts;
 }
 
 /// Bytes of so many tiles of so many rows.

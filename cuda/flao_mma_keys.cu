@@ -3,10 +3,10 @@
 // where a unit has several parts, they are added in order afterwards. k and v are read once. Plain
 // ones are multiplied as they are, exactly; others pass through f32 and go in as two halves.
 //
-// sass multiply_keys_kernel<.*0>: need HMMA.16816.F32 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128; forbid
-// STL LDL LD.E$ ST.E$; registers 64
+// sass multiply_keys_kernel<.*false>: need HMMA.16816.F32 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128;
+// forbid STL LDL LD.E$ ST.E$; registers 64
 //
-// sass multiply_keys_kernel<.*1>: need HMMA.16816.F32.BF16 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128;
+// sass multiply_keys_kernel<.*true>: need HMMA.16816.F32.BF16 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128;
 // forbid STL LDL LD.E$ ST.E$; registers 64
 #include "flao_mma.cuh"
 #include "runtime/run.h"
