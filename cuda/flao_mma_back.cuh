@@ -101,33 +101,39 @@ __device__ __forceinline__ void leave(const float (&d)[2][4], Act act, const uns
   }
 }
 
-/// The 8 neighbours in a tile of gradients that a thread of a group takes care of. What is there
-/// already comes early.
+/// Where a thread of a group leaves its 8 neighbours of each tile of gradients, one after the
+/// other.
 template <class E>
 class Outlet {
  public:
-  /// For the tile whose first row is `first`.
-  __device__ __forceinline__ void open(const GradRows& g, const Part& part, int first,
-                                       int features) {
-    const int row = thread() / (widest / 8), vector = thread() % (widest / 8);
-    if (g.data == nullptr || first + row >= part.end || vector * 8 >= features) return;
-    place_ = part.rows(g) + (first + row) * g.step[2] + vector * (g.wide ? 2 : 1);
-    if (g.add && !g.wide) old_ = place_[0];
+  __device__ __forceinline__ Outlet(const GradRows& g, const Part& part, int features) {
+    if (g.data == nullptr || vector() * 8 >= features) return;
+    place_ = part.rows(g) + (part.first + row()) * g.step[2] + vector() * (g.wide ? 2 : 1);
   }
 
-  __device__ __forceinline__ void put(bool wide, bool add, const GradTile& tile) const {
-    if (place_ == nullptr) return;
-    const int row = thread() / (widest / 8), vector = thread() % (widest / 8);
-    const uint4 even = reinterpret_cast<const uint4*>(tile.even)[row * (pitch / 4) + vector];
-    const uint4 odd = reinterpret_cast<const uint4*>(tile.odd)[row * (pitch / 4) + vector];
-    if (wide) return put_wide(add, even, odd);
-    const auto sum = [&](unsigned first, unsigned second, unsigned old) {
-      const float2 before = add ? unpacked<E>(old) : make_float2(0.0f, 0.0f);
-      const float a = __uint_as_float(first), b = __uint_as_float(second);
-      return add ? packed<E>(before.x + a, before.y + b) : packed<E>(a, b);
-    };
-    place_[0] = make_uint4(sum(even.x, odd.x, old_.x), sum(even.y, odd.y, old_.y),
-                           sum(even.z, odd.z, old_.z), sum(even.w, odd.w, old_.w));
+  /// What is there already, to be read early. The tile has so many rows.
+  __device__ __forceinline__ uint4 read(const GradRows& g, int rows) const {
+    const bool reads = g.add && !g.wide && place_ != nullptr && row() < rows;
+    return reads ? place_[0] : make_uint4(0u, 0u, 0u, 0u);
+  }
+
+  __device__ __forceinline__ void put(const GradRows& g, int rows, const GradTile& tile,
+                                      const uint4& old) {
+    if (place_ == nullptr || row() >= rows) return;
+    const uint4 even = reinterpret_cast<const uint4*>(tile.even)[row() * (pitch / 4) + vector()];
+    const uint4 odd = reinterpret_cast<const uint4*>(tile.odd)[row() * (pitch / 4) + vector()];
+    if (g.wide) {
+      put_wide(g.add, even, odd);
+    } else {
+      const auto sum = [&](unsigned first, unsigned second, unsigned there) {
+        const float2 before = unpacked<E>(there);
+        const float a = __uint_as_float(first), b = __uint_as_float(second);
+        return g.add ? packed<E>(before.x + a, before.y + b) : packed<E>(a, b);
+      };
+      place_[0] = make_uint4(sum(even.x, odd.x, old.x), sum(even.y, odd.y, old.y),
+                             sum(even.z, odd.z, old.z), sum(even.w, odd.w, old.w));
+    }
+    place_ += back_rows * g.step[2];
   }
 
  private:
@@ -141,12 +147,14 @@ class Outlet {
     to[1] = make_float4(q.x + value(even.z), q.y + value(odd.z), q.z + value(even.w),
                         q.w + value(odd.w));
   }
-  __device__ __forceinline__ static int thread() {
-    return static_cast<int>(threadIdx.x) % (back_threads / 2);
+  __device__ __forceinline__ static int row() {
+    return static_cast<int>(threadIdx.x) % (back_threads / 2) / (widest / 8);
+  }
+  __device__ __forceinline__ static int vector() {
+    return static_cast<int>(threadIdx.x) % (widest / 8);
   }
 
   uint4* place_ = nullptr;  // nowhere
-  uint4 old_{};
 };
 
 /// Whether gradients can go there.

@@ -111,6 +111,8 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
   if (multiplies && is_first) kv.load<false>(matrix, e, depth, worker.strip, columns);
   if (multiplies && !is_first) kv.load<true>(matrix, e, depth, worker.strip, columns);
   if (p.kv != nullptr) fill_low<back_threads>(room.low(), matrix, width, e);
+  Outlet<E> outlet =
+      is_first ? Outlet<E>(p.d_g, part, e) : Outlet<E>(p.d_q, part, p.q_encoding.features);
   OuterSum<__nv_bfloat16> d_kv;
   for (int t = 0; t <= tiles; ++t) {
     ptx::copy_wait<stages - 3>();
@@ -129,27 +131,24 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
       }
       __syncthreads();
     }
-    Outlet<E> outlet;
-    const auto open = [&] {
-      if (is_first && t < tiles) outlet.open(p.d_g, part, token, e);
-      if (!is_first && t > 0) {
-        outlet.open(p.d_q, part, token - back_rows, p.q_encoding.features);
-      }
-    };
-    if constexpr (!encoded) open();
+    // The gradients of the gate's rows, or of the queries' of the tile before.
+    const int rows = part.end - token + (is_first ? 0 : back_rows);
+    const bool delivers = is_first ? t < tiles : t > 0;
+    uint4 old{};
+    const auto read = [&] { old = is_first ? outlet.read(p.d_g, rows) : outlet.read(p.d_q, rows); };
+    if (!encoded && delivers) read();
     float d[2][4] = {};
-    const bool works = (is_first ? t < tiles : t > 0) && worker.strip * 16 < columns;
+    const bool works = delivers && worker.strip * 16 < columns;
     if (multiplies && is_first && works) {
       multiply<false>(d, q, kv, low_of_strip<false>(room.low(), worker.strip, columns), depth);
     } else if (multiplies && works) {
       multiply<true>(d, room.d_product(t - 1), kv,
                      low_of_strip<true>(room.low(), worker.strip, columns), depth);
     }
-    if constexpr (encoded) open();  // later, for want of registers
+    if (encoded && delivers) read();  // later, for want of registers
     if (is_first && works) {
       through_gate<E>(d, encoded ? p.g_act : Act::none, e, room, t, worker.strip, found);
     }
-    // The gradients of the gate's rows, or of the queries' of the tile before.
     const Act act = !encoded ? Act::none : is_first ? p.g_act : p.q_encoding.act;
     const int pairs = is_first ? 4 : pairs_of(p.q_encoding.kind);
     const GradTile out = is_first ? room.d_g(t) : room.d_q(t + stages - 1);
@@ -164,7 +163,8 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
     if (softmax) __syncthreads();
     if (works) leave<E>(d, act, out.even, sums, means, out, worker.strip, columns, pairs);
     __syncthreads();
-    outlet.put(is_first ? p.d_g.wide : p.d_q.wide, is_first ? p.d_g.add : p.d_q.add, out);
+    if (is_first && delivers) outlet.put(p.d_g, rows, out, old);
+    if (!is_first && delivers) outlet.put(p.d_q, rows, out, old);
     if (p.d_kv != nullptr && t < tiles) d_kv.add(q, room.d_product(t), width, e);
   }
   if (p.d_kv == nullptr) return;

@@ -82,14 +82,15 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
   if (multiplies && to == 1) d_kv.template load<false>(matrix, e, depth, worker.strip, columns);
   if (multiplies && to == 0) d_kv.template load<true>(matrix, e, depth, worker.strip, columns);
   if constexpr (encoded) fill_low<back_threads>(room.low(), matrix, width, e);
+  Outlet<E> outlet =
+      to == 0 ? Outlet<E>(p.d_k, part, p.k_encoding.features) : Outlet<E>(p.d_v, part, e);
   for (int t = 0; t < tiles; ++t) {
     ptx::copy_wait<stages - 2>();
     __syncthreads();
     fetch_stage(t + stages - 1);
     const int token = part.first + t * back_rows;
-    Outlet<E> outlet;
-    if (to == 0) outlet.open(p.d_k, part, token, p.k_encoding.features);
-    if (to == 1) outlet.open(p.d_v, part, token, e);
+    const int rows = part.end - token;
+    const uint4 old = to == 0 ? outlet.read(p.d_k, rows) : outlet.read(p.d_v, rows);
     Pieces left{room.raw(t, 1 - to), nullptr};
     if constexpr (encoded) {
       const auto enter = [&](int input, const Encoding& x, const Rows& rows) {
@@ -122,8 +123,8 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
                columns, pairs);
     }
     __syncthreads();
-    outlet.put(to == 0 ? p.d_k.wide : p.d_v.wide, to == 0 ? p.d_k.add : p.d_v.add,
-               room.gradients(to));
+    if (to == 0) outlet.put(p.d_k, rows, room.gradients(0), old);
+    if (to == 1) outlet.put(p.d_v, rows, room.gradients(1), old);
   }
 }
 
