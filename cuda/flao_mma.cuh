@@ -122,25 +122,29 @@ struct RowSum {
   float largest, inverse;
 };
 
+/// As math::logistic, but its division is good to 2 units in the last place of f32 and calls
+/// nothing.
+__device__ __forceinline__ math::Logistic<float> quick_logistic(float x) {
+  const float e = std::exp(-std::abs(x));
+  const float large = __fdividef(1.0f, 1.0f + e), small = e * large;
+  return {x < 0.0f ? small : large, x < 0.0f ? large : small};
+}
+
 __device__ __forceinline__ float activated(Act act, float x, const RowSum& row) {
-  switch (act) {
-    case Act::relu: return apply<Pointwise::relu>(x, 0.0f, 0.0f);
-    case Act::sigmoid: return apply<Pointwise::sigmoid>(x, 0.0f, 0.0f);
-    case Act::silu: return apply<Pointwise::silu>(x, 0.0f, 0.0f);
-    case Act::softmax: return std::exp(x - row.largest) * row.inverse;
-    default: return x;
-  }
+  if (act == Act::none) return x;
+  if (act == Act::relu) return apply<Pointwise::relu>(x, 0.0f, 0.0f);
+  if (act == Act::softmax) return std::exp(x - row.largest) * row.inverse;
+  const float share = quick_logistic(x).value;
+  return act == Act::sigmoid ? share : x * share;
 }
 /// The gradient of x from that of the activated x; `mean` is for softmax.
 __device__ __forceinline__ float activated_back(Act act, float d, float x, const RowSum& row,
                                                 float mean) {
-  switch (act) {
-    case Act::relu: return apply<Pointwise::relu_grad>(d, x, 0.0f);
-    case Act::sigmoid: return apply<Pointwise::sigmoid_grad>(d, x, 0.0f);
-    case Act::silu: return apply<Pointwise::silu_grad>(d, x, 0.0f);
-    case Act::softmax: return activated(act, x, row) * (d - mean);
-    default: return d;
-  }
+  if (act == Act::none) return d;
+  if (act == Act::relu) return apply<Pointwise::relu_grad>(d, x, 0.0f);
+  if (act == Act::softmax) return std::exp(x - row.largest) * row.inverse * (d - mean);
+  const math::Logistic<float> s = quick_logistic(x);
+  return d * s.value * (act == Act::sigmoid ? s.rest : 1.0f + x * s.rest);
 }
 
 // ---- tiles ----
@@ -191,7 +195,7 @@ __device__ __forceinline__ RowSum measured(const unsigned* row, int features) {
     sum += std::exp(x.x - largest) + std::exp(x.y - largest);
   }
   sum = fold_warp(sum, [](float a, float b) { return a + b; });
-  return {largest, 1.0f / sum};
+  return {largest, __fdividef(1.0f, sum)};
 }
 
 /// What softmax over the features needs of the rows of a tile; a warp takes a row.
@@ -233,6 +237,7 @@ struct Notes {
 
 __device__ __forceinline__ void find_turns(const RowAngles<float>& angles, int head, int token,
                                            float4* turns) {
+#pragma unroll 1
   for (auto i = threadIdx.x % warp_size; i < angles.count; i += warp_size) {
     const math::SinCos<float> turn = math::sincos(
         angles.angle(static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(token), i));
@@ -287,6 +292,7 @@ __device__ __forceinline__ void encode(const Encoding& x, const unsigned* tile, 
       if (lane == 0 && notes.sums != nullptr) notes.sums[row] = sum;
     }
     __syncwarp();
+#pragma unroll 1
     for (int p = lane; p < pairs; p += static_cast<int>(warp_size)) {
       encode_pair<E>(x, tile + row * pitch, out, p, sum, turns);
     }
