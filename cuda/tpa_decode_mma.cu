@@ -13,7 +13,7 @@
 // three blocks share a multiprocessor.
 //
 // sass attend_mma<__nv_bfloat16>: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
-// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
 //
 // sass attend_mma<__half>: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
 // STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
