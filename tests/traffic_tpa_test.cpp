@@ -32,8 +32,8 @@ TEST_CASE("traffic: tpa_decode in one block reads its inputs once and writes its
       Tensor o;
       const Traffic t = traffic_of([&] { o = fused(in, {.split = false}); });
       check_bytes(t, bytes_of(in) + static_cast<double>(o.nbytes()), 0.02);
-      // Nothing comes from a cache, either.
-      if (dtype != f32) CHECK(t.sector_bytes() <= 1.02 * t.bytes());
+      // Nothing comes from a cache, either, where rows are as wide as a block's.
+      if (dtype != f32 && s.d == 128) CHECK(t.sector_bytes() <= 1.02 * t.bytes());
       CHECK(t.launches.size() == 1);
       CHECK(faults_of(t) == "");
       // Scores take two products of bf16 each, so do outputs: 2 flops an element and product.
