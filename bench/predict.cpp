@@ -77,7 +77,8 @@ const Card& card_named(const std::string& name) {
     if (card.name == name) return card;
     known += (known.empty() ? "" : ", ") + card.name;
   }
-  fail("there is no card '", name, "'; known are ", known, " (bench/predict.cpp has their figures)");
+  fail("there is no card '", name, "'; known are ", known,
+       " (bench/predict.cpp has their figures)");
 }
 
 const Card& card_of(const PublishedTable& table) {
@@ -130,8 +131,7 @@ Growth::Growth(std::vector<Sample> samples) : samples_(std::move(samples)) {
   check(samples_.size() == 2 || samples_.size() == 4, "growth: wanted 2 or 4 samples, got ",
         samples_.size());
   for (const Sample& s : samples_) {
-    check(same_kernels(s.counts, samples_[0].counts),
-          "growth: the samples run different kernels");
+    check(same_kernels(s.counts, samples_[0].counts), "growth: the samples run different kernels");
   }
   for (std::size_t i = 0; i + 1 < samples_.size(); i += 2) {
     check(samples_[i].tokens < samples_[i + 1].tokens && samples_[i].batch == samples_[i + 1].batch,
@@ -162,8 +162,8 @@ double Growth::deviation_from(const Sample& other) const {
   const CallCounts fitted = at(other.tokens, other.batch);
   if (!same_kernels(fitted, other.counts)) return INFINITY;
   double worst = 0;
-  for (const Count c : {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes,
-                        Count::mma_flops}) {
+  for (const Count c :
+       {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes, Count::mma_flops}) {
     double missed = 0, all = 0;
     for (std::size_t i = 0; i < fitted.size(); ++i) {
       missed += std::abs(fitted[i][c] - other.counts[i][c]);
@@ -213,7 +213,8 @@ std::string how_predicted() {
       "third. A launch takes the longest of its bytes through memory at {:.0f} % of the data "
       "sheet's bandwidth (touched once, and read again where more than the L2 cache lies between), "
       "its sectors through L2, its passes over shared memory, its tensor-core products and its "
-      "stated arithmetic, and {:.0f} us for the launch. Left out: latency, occupancy and registers, "
+      "stated arithmetic, and {:.0f} us for the launch. Left out: latency, occupancy and "
+      "registers, "
       "waves that do not fill the card, instruction issue, special functions, conflicts in L2, "
       "clocks that fall under load, and time on the host. The byte limit is what the least bytes "
       "take at full bandwidth.",

@@ -32,15 +32,15 @@ const Card& card_of(const PublishedTable& table);
 
 /// What is counted of a launch.
 enum class Count {
-  read_bytes,       // touched at least once
-  written_bytes,    // likewise
-  sectors,          // asked for, 32 bytes each
-  passes,           // over the banks of shared memory
+  read_bytes,     // touched at least once
+  written_bytes,  // likewise
+  sectors,        // asked for, 32 bytes each
+  passes,         // over the banks of shared memory
   mma_flops,
-  again_in_block,   // sectors read again by the block that touched them last
-  gap_in_block,     // mean of the sectors that the block asked for in between
-  again_across,     // sectors read again by another block
-  gap_across,       // mean of the blocks in between
+  again_in_block,  // sectors read again by the block that touched them last
+  gap_in_block,    // mean of the sectors that the block asked for in between
+  again_across,    // sectors read again by another block
+  gap_across,      // mean of the blocks in between
   kinds
 };
 struct LaunchCounts {

@@ -125,7 +125,8 @@ struct Plan {
   std::vector<std::int64_t> batches;  // one, or two where the table's own is too large to count
 
   std::string text() const {
-    return fmt::format("n = {}, {} and {}, batch {}", n[0], n[1], n[2], fmt::join(batches, " and "));
+    return fmt::format("n = {}, {} and {}, batch {}", n[0], n[1], n[2],
+                       fmt::join(batches, " and "));
   }
 };
 
@@ -171,7 +172,8 @@ struct Fit {
 Fit fit_plan(Counter& counter, const Plan& plan) {
   std::vector<Sample> samples;
   for (const std::int64_t batch : plan.batches) {
-    for (const std::int64_t n : {plan.n[0], plan.n[1]}) samples.push_back(counter.count({n, batch}));
+    for (const std::int64_t n : {plan.n[0], plan.n[1]})
+      samples.push_back(counter.count({n, batch}));
   }
   Fit fit{Growth(std::move(samples)), plan, 0};
   fit.deviation = fit.growth->deviation_from(counter.count({plan.n[2], plan.batches.back()}));
@@ -200,9 +202,9 @@ std::string short_name(std::string kernel) {
 std::string text_of(const std::vector<LaunchTime>& launches) {
   std::string text;
   for (const LaunchTime& launch : launches) {
-    text += fmt::format("{}{} {:.4f} ms ({:.4g} MB, {})", text.empty() ? "" : "; ",
-                        short_name(launch.kernel), launch.ms, launch.memory_bytes / 1e6,
-                        launch.bound);
+    text +=
+        fmt::format("{}{} {:.4f} ms ({:.4g} MB, {})", text.empty() ? "" : "; ",
+                    short_name(launch.kernel), launch.ms, launch.memory_bytes / 1e6, launch.bound);
   }
   return text.empty() ? "no launch" : text;
 }
@@ -247,9 +249,10 @@ class Column {
           "{} from n = {}: not predicted, its kernels run at no size that could be counted",
           variant_.column, n));
     } else if (!target.empty()) {
-      notes.push_back(fmt::format("{} from n = {}: counted at {}; the third is met to {:.2g} %{}",
-                                  variant_.column, n, fit.plan.text(), 100 * fit.deviation,
-                                  fit.deviation > allowed_deviation ? ", so growth is no line" : ""));
+      notes.push_back(
+          fmt::format("{} from n = {}: counted at {}; the third is met to {:.2g} %{}",
+                      variant_.column, n, fit.plan.text(), 100 * fit.deviation,
+                      fit.deviation > allowed_deviation ? ", so growth is no line" : ""));
     }
     return fit;
   }
@@ -258,7 +261,7 @@ class Column {
   const Variant& variant_;
   const Card& card_;
   Counter counter_;
-  std::vector<std::pair<CallCounts, Fit>> fits_;
+  std::vector<std::pair<CallCounts, Fit> > fits_;
   std::vector<LaunchTime> last_;
   std::int64_t last_n_ = 0;
 };

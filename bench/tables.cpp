@@ -82,9 +82,10 @@ void print_predicted_tally(std::vector<Comparison> all) {
     });
   }
   const Tally count = tally(all);
-  fmt::print("predicted for 4096 tokens and more: {} of our figures are below the best published "
-             "one, {} equal, {} above\n",
-             count.below, count.equal, count.above);
+  fmt::print(
+      "predicted for 4096 tokens and more: {} of our figures are below the best published "
+      "one, {} equal, {} above\n",
+      count.below, count.equal, count.above);
 }
 
 void run(const Options& options) {

@@ -86,9 +86,9 @@ std::string html_table(const Comparison& c) {
     const std::vector<std::string> cells = cells_of(c, row);
     out += "<tr>";
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      const bool best = i > ours && i - ours <= c.published->columns.size() &&
-                        c.published->rows[row.index].values[i - ours - 1] ==
-                            c.published->best(row.index);
+      const bool best =
+          i > ours && i - ours <= c.published->columns.size() &&
+          c.published->rows[row.index].values[i - ours - 1] == c.published->best(row.index);
       out += fmt::format("<td{}>{}</td>",
                          i > 0 && i <= ours ? " class=ours"
                          : best             ? " class=best"
