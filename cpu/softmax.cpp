@@ -274,12 +274,12 @@ class Backward {
   AxisPlan<3> plan_;
 };
 
-void forward(View x, View o, int axis) {
+void forward(View x, View o, View, int axis) {
   if (x.numel() == 0) return;
   x.dtype == f64 ? Forward<double>(x, o, axis).run() : Forward<float>(x, o, axis).run();
 }
 
-void backward(View o, View d_o, Grad d_x, int axis) {
+void backward(View o, View d_o, Grad d_x, View, int axis) {
   if (o.numel() == 0) return;
   o.dtype == f64 ? Backward<double>(o, d_o, d_x, axis).run()
                  : Backward<float>(o, d_o, d_x, axis).run();

@@ -14,6 +14,14 @@ namespace quipu::on_cuda {
 template <class T>
 struct Loose {
   static constexpr int count = 1;
+  using Element = T;
+  using Raw = T;  // as it waits in registers
+  __device__ __forceinline__ static Raw fetch(const void* data, DType dtype, std::int64_t i) {
+    return load_element<T>(data, dtype, i);
+  }
+  __device__ __forceinline__ static void unpack(const Raw& raw, T (&values)[1]) { values[0] = raw; }
+  __device__ __forceinline__ static Raw packed(const T (&values)[1]) { return values[0]; }
+
   __device__ __forceinline__ static void load(const void* data, DType dtype, std::int64_t i,
                                               T (&values)[1]) {
     values[0] = load_element<T>(data, dtype, i);
@@ -31,10 +39,25 @@ struct Packed {
   struct Elements {
     E elements[count];
   };
-  __device__ __forceinline__ static void load(const void* data, DType, std::int64_t i,
-                                              T (&values)[count]) {
-    const auto pack = std::bit_cast<Elements>(static_cast<const uint4*>(data)[i / count]);
+  using Element = E;
+  using Raw = uint4;  // as it waits in registers
+  /// Here i counts packs.
+  __device__ __forceinline__ static Raw fetch(const void* data, DType, std::int64_t i) {
+    return static_cast<const uint4*>(data)[i];
+  }
+  __device__ __forceinline__ static void unpack(const Raw& raw, T (&values)[count]) {
+    const auto pack = std::bit_cast<Elements>(raw);
     for (int j = 0; j < count; ++j) values[j] = converted<T>(pack.elements[j]);
+  }
+  __device__ __forceinline__ static Raw packed(const T (&values)[count]) {
+    Elements pack;
+    for (int j = 0; j < count; ++j) pack.elements[j] = converted<E>(values[j]);
+    return std::bit_cast<uint4>(pack);
+  }
+
+  __device__ __forceinline__ static void load(const void* data, DType dtype, std::int64_t i,
+                                              T (&values)[count]) {
+    unpack(fetch(data, dtype, i / count), values);
   }
   /// Elements of another type (a wider gradient) go one by one.
   __device__ __forceinline__ static void put(void* data, DType dtype, std::int64_t i,
@@ -45,11 +68,8 @@ struct Packed {
     }
     T sums[count] = {};
     if (add) load(data, dtype, i, sums);
-    Elements pack;
-    for (int j = 0; j < count; ++j) {
-      pack.elements[j] = converted<E>(add ? sums[j] + values[j] : values[j]);
-    }
-    static_cast<uint4*>(data)[i / count] = std::bit_cast<uint4>(pack);
+    for (int j = 0; j < count; ++j) sums[j] = add ? sums[j] + values[j] : values[j];
+    static_cast<uint4*>(data)[i / count] = packed(sums);
   }
 };
 
