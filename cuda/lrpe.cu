@@ -1,0 +1,126 @@
+// Position encodings, forward. A thread has one chunk of a line (head, token) and goes through the
+// batch with cos and sin in registers (lrpe_rows.cuh): x is read once and o written once, 16 bytes
+// at a time where rows allow it, and memory bounds it. Softmax over the features is folded by
+// shuffles among the threads of a row; rows too long for that belong to a warp, which reads them
+// three times, each time but the first from a cache. Softmax over the sequence goes another way:
+// see lrpe_sequence.cuh.
+#include "lrpe_rows.cuh"
+
+namespace quipu {
+namespace on_cuda {
+namespace {
+
+/// Softmax of a row in place, by all threads of a warp; those without work have -infinity.
+template <int halves, class T, int count>
+__device__ __forceinline__ void softmax_row(const RowPlan<T>& plan, T (&y)[halves][count]) {
+  T largest = -std::numeric_limits<T>::infinity();
+  for (int half = 0; half < halves; ++half) {
+    for (int j = 0; j < count; ++j) largest = larger(largest, y[half][j]);
+  }
+  largest = plan.fold(largest, larger<T>);
+  T sum(0);
+  for (int half = 0; half < halves; ++half) {
+    for (int j = 0; j < count; ++j) {
+      y[half][j] = std::exp(y[half][j] - largest);
+      sum += y[half][j];
+    }
+  }
+  const T inverse = T(1) / plan.fold(sum, plus<T>);
+  for (int half = 0; half < halves; ++half) {
+    for (int j = 0; j < count; ++j) y[half][j] *= inverse;
+  }
+}
+
+template <class T, class Chunk, LrpeKind kind>
+__global__ void __launch_bounds__(block_threads)
+    encode_rows(RowPlan<T> plan, RowView x, RowView o) {
+  constexpr int halves = halves_of<kind>, count = Chunk::count;
+  const auto at = plan.template place<count>();
+  const Turns<T, count> turns = plan.template turns<count>(at, blockIdx.y == 0);
+  const std::int64_t from = x.line(at.head, at.token), to = o.line(at.head, at.token);
+  const std::int64_t last = plan.batch_part(blockIdx.y + 1);
+  for (std::int64_t b = plan.batch_part(blockIdx.y); b < last; ++b) {
+    T y[halves][count], encoded[2][count];
+    for (int half = 0; half < halves; ++half) {
+      for (int j = 0; j < count; ++j) y[half][j] = -std::numeric_limits<T>::infinity();
+    }
+    if (at.has_work) {
+      load_chunks<Chunk>(x, from + b * x.batch_step, at.first, plan.angles.count, y);
+    }
+    if (plan.act == Act::softmax) {
+      softmax_row(plan, y);
+    } else {
+      for (int half = 0; half < halves; ++half) activate(plan.act, y[half]);
+    }
+    turns.encode(y, encoded);
+    if (at.has_work) {
+      put_chunks<Chunk>(o, to + b * o.batch_step, at.first, plan.angles.count, encoded, false);
+    }
+  }
+}
+
+/// Softmax over the features of rows that have more chunks than a warp has lanes.
+template <class T, LrpeKind kind>
+__global__ void __launch_bounds__(block_threads)
+    encode_long_rows(RowPlan<T> plan, RowView x, RowView o) {
+  constexpr int halves = halves_of<kind>;
+  const Team<warp_size> self;
+  if (self.line >= plan.lines) return;  // a whole warp
+  const auto at = plan.place_of_line(self.line);
+  const std::uint32_t n = plan.angles.count, features = n * halves;
+  const std::int64_t last = plan.batch_part(blockIdx.y + 1);
+  for (std::int64_t b = plan.batch_part(blockIdx.y); b < last; ++b) {
+    const std::int64_t from = x.line(at.head, at.token) + b * x.batch_step;
+    const std::int64_t to = o.line(at.head, at.token) + b * o.batch_step;
+    const auto entry = [&](std::uint32_t i) {
+      return load_element<T>(x.data, x.dtype, from + i * x.feature_step);
+    };
+    T largest = -std::numeric_limits<T>::infinity();
+    for (std::uint32_t i = self.thread; i < features; i += warp_size) {
+      largest = larger(largest, entry(i));
+    }
+    largest = fold_warp(largest, larger<T>);
+    T sum(0);
+    for (std::uint32_t i = self.thread; i < features; i += warp_size) {
+      sum += std::exp(entry(i) - largest);
+    }
+    const T inverse = T(1) / fold_warp(sum, plus<T>);
+    for (std::uint32_t i = self.thread; i < n; i += warp_size) {
+      const Turns<T, 1> turns = plan.template turns<1>(at.with(i), b == 0);
+      T y[halves][1], encoded[2][1];
+      load_chunks<Loose<T>>(x, from, i, n, y);
+      for (int half = 0; half < halves; ++half) {
+        y[half][0] = std::exp(y[half][0] - largest) * inverse;
+      }
+      turns.encode(y, encoded);
+      put_chunks<Loose<T>>(o, to, i, n, encoded, false);
+    }
+  }
+}
+
+void forward(View x, View o, View table, const RowEncoding& encoding) {
+  if (x.numel() == 0) return;
+  const std::int64_t n = angles_of(encoding.kind, x.size(3));
+  const bool packed = has_packed_halves(x, n) && has_packed_halves(o, n);
+  const Queue queue(x);
+  with_chunk_and_kind(
+      x.dtype, packed, encoding.kind, [&]<class T, class Chunk, class Kind>(Chunk, Kind) {
+        const RowPlan<T> plan(encoding, x, x.size(3), Chunk::count, table, false);
+        if (plan.folds_in_warp()) {
+          return run(queue, encode_rows<T, Chunk, Kind::value>, plan.grid(), block_threads, 0, plan,
+                     RowView(x), RowView(o));
+        }
+        const dim3 grid(blocks_for(plan.lines, Team<warp_size>::per_block), plan.grid().y);
+        run(queue, encode_long_rows<T, Kind::value>, grid, block_threads, 0, plan, RowView(x),
+            RowView(o));
+      });
+}
+
+}  // namespace
+}  // namespace on_cuda
+
+void register_cuda_lrpe() {
+  lrpe_forward.provide(DeviceKind::cuda, on_cuda::forward);
+}
+
+}  // namespace quipu
