@@ -163,25 +163,25 @@ __global__ void __launch_bounds__(most_threads)
         sums.add(x, y);
       }
     });
-    team.fold(sums.values, dynamic_shared<T>(), Plus());
-    if (parts.pass == Pass::statistics) {
-      if (place.active && team.member == 0) {
-        T* const to = parts.statistics + 2 * total * blockIdx.y + first;
-        for (int s = 0; s < S; ++s) {
-          to[s] = sums.values[s];
-          to[total + s] = sums.values[S + s];
-        }
-      }
-      return;
-    }
-  } else if (place.active) {
-    for (std::int64_t part = 0; part < parts.count; ++part) {
+  } else {
+    for (std::int64_t part = team.member; part < parts.count && place.active;
+         part += team.members) {
       const T* const from = parts.statistics + 2 * total * part + first;
       for (int s = 0; s < S; ++s) {
         sums.values[s] += from[s];
         sums.values[S + s] += from[total + s];
       }
     }
+  }
+  team.fold(sums.values, dynamic_shared<T>(), Plus());
+  if (parts.pass == Pass::statistics) {
+    if (!place.active || team.member != 0) return;
+    T* const to = parts.statistics + 2 * total * blockIdx.y + first;
+    for (int s = 0; s < S; ++s) {
+      to[s] = sums.values[s];
+      to[total + s] = sums.values[S + s];
+    }
+    return;
   }
   T means[S];
   sums.find_means(in.rounded, means);

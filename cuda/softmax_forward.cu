@@ -100,6 +100,7 @@ __global__ void __launch_bounds__(most_threads)
   const std::int64_t end = place.active ? parts.end(lines.length) : 0;
   const std::int64_t total = std::int64_t{lines.positions} * S,
                      first = place.position * std::int64_t{S};
+  T* const room = dynamic_shared<T>();
   OnlineLines<E, S> state;
   if (parts.pass != Pass::result) {
     OnlineLines<E, count> own;
@@ -111,15 +112,15 @@ __global__ void __launch_bounds__(most_threads)
     } else {
       state = joined_pack<E>(own);
     }
-    state.join(team, dynamic_shared<T>());
+    state.join(team, room);
     if (parts.pass == Pass::statistics) {
       if (place.active && team.member == 0) {
         state.store_part(parts.statistics, blockIdx.y, total, first);
       }
       return;
     }
-  } else if (place.active) {
-    state.merge_parts(parts.statistics, parts.count, total, first);
+  } else {
+    state.merge_parts(team, room, parts.statistics, parts.count, total, first, place.active);
   }
   state.finish();
   for (std::int64_t i = begin; i < end; i += batch * team.members) {
