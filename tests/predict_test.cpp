@@ -13,7 +13,7 @@ using namespace quipu;
 using namespace quipu::bench;
 
 /// Round figures: 1 TB/s of memory at 92 %, 1 MB of L2.
-const Card card{"card", "Card", 1e12, 1e6, 10e12, 100, 1e9, 100000, 100e12, 10e12};
+const Card card{"card", "Card", 1e12, 1e6, 10e12, 100, 1e9, 150000, 100000, 100e12, 10e12};
 constexpr double launch_ms = 0.003;
 
 LaunchCounts launch(double read, double written) {
@@ -99,6 +99,18 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
     little[Count::again_in_block] = 1e6;
     little[Count::gap_in_block] = 1e6;
     CHECK(time_of(little, card, 0).memory_bytes == 0.9e6);
+  }
+  SUBCASE("what L1 keeps is nothing to L2") {
+    LaunchCounts often = launch(0.92e6, 0);
+    often[Count::sectors] = 1e9;
+    often[Count::again_in_block] = 0.9e9;
+    often[Count::gap_in_block] = 585;  // x 32 bytes x 8 blocks: 149760
+    CHECK(busy_ms(often) == close(0.32));
+    often[Count::gap_in_block] = 586;
+    CHECK(busy_ms(often) == close(3.2));
+    often.shared_bytes = 10000;  // leaves 70000
+    often[Count::gap_in_block] = 280;
+    CHECK(busy_ms(often) == close(3.2));
   }
   SUBCASE("between blocks") {
     counts[Count::again_in_block] = 0;
@@ -197,7 +209,7 @@ TEST_CASE("predict: act from counted launches") {
   const std::string text = as_text(ours), csv = as_csv(ours), html = as_html({ours});
   CHECK(text.find("predicted for H100") != std::string::npos);
   CHECK(text.find("ours_predicted") != std::string::npos);
-  CHECK(text.find("counted at n = 64, 128 and 192") != std::string::npos);
+  CHECK(text.find("counted at n = 64, 80 and 96") != std::string::npos);
   CHECK(csv.find("n,ours_predicted,tr,to,toc,best_published,byte_limit\n") != std::string::npos);
   CHECK(csv.find("Left out: latency") != std::string::npos);
   CHECK(html.find("Left out: latency") != std::string::npos);
