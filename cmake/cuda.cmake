@@ -82,7 +82,7 @@ if(QUIPU_CUDA STREQUAL "EMULATE")
 endif()
 
 # quipu_check_sass(NAME TARGET SOURCES...): a test that holds the machine code of the target's kernels against the
-# expectations in their sources.
+# expectations in their sources; --all among the sources wants some in every file.
 function(quipu_check_sass name target)
   set(tools ${PROJECT_BINARY_DIR}/sass_tools)
   quipu_add_test(sass/${name} ${PROJECT_SOURCE_DIR}/scripts/sass_check --fetch ${tools} ${ARGN} $<TARGET_OBJECTS:${target}>)

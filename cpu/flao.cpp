@@ -72,7 +72,7 @@ void forward_as(const View& q, const View& k, const View& v, const View& g, cons
   });
 }
 
-void forward(View q, View k, View v, View g, View kv, View qkv, View o,
+void forward(View q, View k, View v, View g, View kv, View qkv, View o, View /*space*/,
              const FlaoEncodings& encodings) {
   (q.dtype == f64 ? forward_as<double> : forward_as<float>)(q, k, v, g, kv, qkv, o, encodings);
 }

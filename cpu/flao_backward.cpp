@@ -178,7 +178,7 @@ void backward_as(const View& d_o, const FlaoSaved& saved, const View& d_kv, cons
   });
 }
 
-void backward(View d_o, const FlaoSaved& saved, View d_kv, const FlaoGrads& d,
+void backward(View d_o, const FlaoSaved& saved, View d_kv, const FlaoGrads& d, View /*space*/,
               const FlaoEncodings& encodings) {
   (d_o.dtype == f64 ? backward_as<double> : backward_as<float>)(d_o, saved, d_kv, d, encodings);
 }

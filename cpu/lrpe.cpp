@@ -148,12 +148,12 @@ void backward_as(const View& x, const View& d_o, const Grad& d_x, const View& an
   Backward<T>(x, d_o, d_x, angles, encoding).run();
 }
 
-void forward(View x, View o, View angles, const RowEncoding& encoding) {
+void forward(View x, View o, View angles, const RowEncoding& encoding, View) {
   if (x.numel() == 0) return;
   (x.dtype == f64 ? forward_as<double> : forward_as<float>)(x, o, angles, encoding);
 }
 
-void backward(View x, View d_o, Grad d_x, View angles, const RowEncoding& encoding) {
+void backward(View x, View d_o, Grad d_x, View angles, const RowEncoding& encoding, View) {
   if (d_o.numel() == 0) return;
   (d_o.dtype == f64 ? backward_as<double> : backward_as<float>)(x, d_o, d_x, angles, encoding);
 }

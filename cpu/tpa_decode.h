@@ -52,7 +52,7 @@ class TpaLengths {
   void check_values() const {
     if (!lengths_.defined) return;
     for (std::int64_t b = 0; b < lengths_.size(0); ++b) {
-      check((*this)[b] >= 0 && (*this)[b] <= all_, "lengths at ", b, " is ", (*this)[b],
+      check((*this)[b] >= 0 && (*this)[b] <= all_, "lengths at ", Dims{b}, " is ", (*this)[b],
             ", but there are ", all_, " entries");
     }
   }

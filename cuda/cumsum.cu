@@ -1,7 +1,8 @@
 // Running sums, in f64 (whole numbers: i64, wrapping), rounded once. Lines side by side have a
-// thread each, which goes along the axis; lines along the dense dimension have a block each: 1024
-// entries at a time, four a thread, are summed by the thread, by its warp and by the block, and the
-// total is carried on. Read and written once: bound by memory where there are enough lines.
+// thread each, which goes along the axis; lines along the dense dimension have a block each, which
+// takes 16 bytes (or four entries) a thread at a time: they are summed by the thread, by its warp
+// and by the block, and the total is carried on. Read and written once: bound by memory where there
+// are enough lines.
 #include "pointwise.cuh"
 #include "quipu/ops/reduce_kernels.h"
 #include "rows.cuh"
@@ -70,15 +71,48 @@ __global__ void __launch_bounds__(block_threads) sum_long_lines(Sums s) {
   }
 }
 
+/// The same for rows that move 16 bytes at a time. A sum from the end takes the last 16 bytes
+/// first.
+template <class E>
+__global__ void __launch_bounds__(block_threads) sum_packed_lines(Sums s, bool reverse) {
+  using Chunk = Packed<double, E>;
+  constexpr int count = Chunk::count;
+  __shared__ double room[block_threads / warp_size];
+  std::int64_t at[2];
+  s.walk.find(blockIdx.x, at);
+  const std::int64_t chunks = s.length / count;
+  double carried = 0;
+  for (std::int64_t base = 0; base < chunks; base += block_threads) {
+    const std::int64_t c = base + threadIdx.x;
+    const std::int64_t k = (reverse ? chunks - 1 - c : c) * count;
+    double values[count], sum = 0;
+    for (int j = 0; j < count; ++j) values[j] = 0;
+    if (c < chunks) Chunk::load(s.x, s.x_type, at[from_x] + k, values);
+    if (reverse) {
+      for (int j = count - 1; j >= 0; --j) values[j] = sum += values[j];
+    } else {
+      for (int j = 0; j < count; ++j) values[j] = sum += values[j];
+    }
+    double total;
+    const double before = carried + sum_before<block_threads>(sum, room, total);
+    for (int j = 0; j < count; ++j) values[j] += before;
+    if (c < chunks) Chunk::put(s.o, s.o_type, at[from_o] + k, values, s.add);
+    carried += total;
+  }
+}
+
 void cumsum(View x, Grad o, int axis, bool reverse) {
   if (x.numel() == 0) return;
   const Queue queue(x);
   Layout<2> all{x.shape, {x.strides, o.view.strides}};
   all.shape.erase(axis);
   for (Strides& s : all.strides) s.erase(axis);
-  const std::int64_t length = x.size(axis), sign = reverse ? -1 : 1;
-  const std::int64_t start = reverse ? length - 1 : 0;
+  const std::int64_t length = x.size(axis);
   const bool aside = length <= 32 || (std::abs(x.stride(axis)) != 1 && numel(all.shape) >= 256);
+  const bool packed = !aside && x.dtype == o.view.dtype && has_packed_rows(x, axis) &&
+                      has_packed_rows(o.view, axis);
+  const bool backwards = reverse && !packed;
+  const std::int64_t start = backwards ? length - 1 : 0, sign = backwards ? -1 : 1;
   all.merged().for_each_part([&](const Layout<2>& part) {
     const Sums s{Walk<2>(part),
                  static_cast<std::uint32_t>(numel(part.shape)),
@@ -90,6 +124,11 @@ void cumsum(View x, Grad o, int axis, bool reverse) {
                  o.view.dtype,
                  sign * o.view.stride(axis),
                  o.add};
+    if (packed) {
+      return with_packed(x.dtype, [&]<class T, class E>(Packed<T, E>) {
+        run(queue, sum_packed_lines<E>, s.lines, block_threads, 0, s, reverse);
+      });
+    }
     with_compute_type(is_floating(x.dtype) ? f64 : i64, [&]<class T>(T) {
       if constexpr (!std::is_same_v<T, float>) {
         if (aside) return run(queue, sum_lines_aside<T>, blocks_for(s.lines), block_threads, 0, s);

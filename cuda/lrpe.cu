@@ -4,7 +4,7 @@
 // shuffles among the threads of a row; rows too long for that belong to a warp, which reads them
 // three times, each time but the first from a cache. Softmax over the sequence goes another way:
 // see lrpe_sequence.cuh.
-#include "lrpe_rows.cuh"
+#include "lrpe_sequence.cuh"
 
 namespace quipu {
 namespace on_cuda {
@@ -98,8 +98,9 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-void forward(View x, View o, View table, const RowEncoding& encoding) {
+void forward(View x, View o, View table, const RowEncoding& encoding, View space) {
   if (x.numel() == 0) return;
+  if (encoding.has_columns()) return encode_sequence(x, o, table, encoding, space);
   const std::int64_t n = angles_of(encoding.kind, x.size(3));
   const bool packed = has_packed_halves(x, n) && has_packed_halves(o, n);
   const Queue queue(x);

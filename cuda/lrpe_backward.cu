@@ -1,7 +1,7 @@
 // Position encodings, backward: the gradient of an encoded row is turned back and goes through that
 // of the activation, which x is read for if there is one, into the gradient that is there. Work is
 // cut as forward (lrpe_rows.cuh): everything is read once and written once, and memory bounds it.
-#include "lrpe_rows.cuh"
+#include "lrpe_sequence.cuh"
 
 namespace quipu {
 namespace on_cuda {
@@ -110,8 +110,9 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
-void backward(View x, View d_o, Grad d_x, View table, const RowEncoding& encoding) {
+void backward(View x, View d_o, Grad d_x, View table, const RowEncoding& encoding, View space) {
   if (d_o.numel() == 0) return;
+  if (encoding.has_columns()) return decode_sequence(x, d_o, d_x, table, encoding, space);
   const std::int64_t features = d_x.view.size(3), n = angles_of(encoding.kind, features);
   const bool packed = has_packed_halves(d_o, n) && has_packed_halves(d_x.view, n) &&
                       d_x.view.dtype == d_o.dtype && (!x.defined || has_packed_halves(x, n));

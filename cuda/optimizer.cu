@@ -1,13 +1,14 @@
-// Updates of parameters, and the norm of all gradients. Each parameter is one launch, a thread an
-// element: every operand moves once, 28 bytes an element for adamw in f32, 20 for lion and for sgd
-// with momentum; bound by memory. What depends on the number of the step is computed by a thread of
-// its own before. The norm adds squares in f64, by chunks of fixed size, in a fixed order. Whether
-// to skip, and the factor of the gradients, are read on the device.
+// Updates of parameters, and the norm of all gradients. Each parameter is one launch, a thread four
+// elements (two of f64) where all operands lie densely, else one: every operand moves once, 28
+// bytes an element for adamw in f32, 20 for lion and for sgd with momentum; bound by memory. What
+// depends on the number of the step is computed by a thread of its own before. The norm adds
+// squares in f64, by chunks of fixed size, in a fixed order. Whether to skip, and the factor of the
+// gradients, are read on the device.
 #include <cmath>
 
 #include "block.cuh"
-#include "element.cuh"
 #include "geometry.h"
+#include "groups.cuh"
 #include "quipu/ops/optimizer_kernels.h"
 #include "runtime/run.h"
 
@@ -29,6 +30,11 @@ struct Common {
         scale_type(list.scale.dtype),
         skip(list.skip.defined ? list.skip.as<const Truth>() : nullptr) {}
   __device__ __forceinline__ bool skips() const { return skip != nullptr && skip->bits != 0; }
+  /// Of all gradients.
+  template <class T>
+  __device__ __forceinline__ T factor() const {
+    return scale != nullptr ? static_cast<T>(load_element<double>(scale, scale_type, 0)) : T(1);
+  }
   const void* scale;
   DType scale_type;
   const Truth* skip;
@@ -57,9 +63,7 @@ __global__ void __launch_bounds__(block_threads)
   const auto store = [&](const Place& p, int from, T value) {
     if (p.data != nullptr) store_element(p.data, p.dtype, at[from], value);
   };
-  T scale(1);
-  if (common.scale != nullptr)
-    scale = static_cast<T>(load_element<double>(common.scale, common.scale_type, 0));
+  const T scale = common.template factor<T>();
   T p = load(in.target, from_target), first = load(in.first, from_first);
   T second = load(in.second, from_second);
   change(p, load(in.gradient, from_gradient) * scale, first, second, factors);
@@ -67,6 +71,44 @@ __global__ void __launch_bounds__(block_threads)
   store(in.first, from_first, first);
   store(in.second, from_second, second);
   store(in.copy, from_parameter, p);
+}
+
+/// The same where all operands are dense, a group of elements a thread.
+template <class T, class Change>
+__global__ void __launch_bounds__(block_threads)
+    update_groups(std::uint32_t n, Operands in, Common common, Change change,
+                  const StepFactors* factors) {
+  constexpr int count = group_size<T>;
+  const std::uint32_t group = blockIdx.x * block_threads + threadIdx.x;
+  if (std::int64_t{group} * count >= n || common.skips()) return;
+  const auto load = [&](const Place& p, T(&values)[count]) {
+    for (int j = 0; j < count; ++j) values[j] = T(0);
+    if (p.data != nullptr) load_group(p.data, p.dtype, group, n, values);
+  };
+  const auto store = [&](const Place& p, const T(&values)[count]) {
+    if (p.data != nullptr) store_group(p.data, p.dtype, group, n, values);
+  };
+  T p[count], g[count], first[count], second[count];
+  load(in.target, p);
+  load(in.gradient, g);
+  load(in.first, first);
+  load(in.second, second);
+  const T scale = common.template factor<T>();
+  for (int j = 0; j < count; ++j) change(p[j], g[j] * scale, first[j], second[j], factors);
+  store(in.target, p);
+  store(in.first, first);
+  store(in.second, second);
+  store(in.copy, p);
+}
+
+/// Whether all operands lie densely, in one order.
+bool in_groups(const Layout<5>& layout, const Operands& in, int count) {
+  bool fits = layout.shape.size() == 1;
+  for (const Strides& s : layout.strides) fits = fits && s[0] == 1;
+  for (const Place* p : {&in.target, &in.gradient, &in.first, &in.second, &in.copy}) {
+    fits = fits && (p->data == nullptr || on_group_border(p->data, p->dtype, count));
+  }
+  return fits;
 }
 
 __global__ void count_step(std::int64_t* step, Common common, AdamWOptions o,
@@ -105,6 +147,12 @@ void update_all(const UpdateList& list, const AdamWOptions& options, Make make) 
       const auto n = static_cast<std::uint32_t>(numel(part.shape));
       const auto run_as = [&]<class T>(T zero) {
         const auto change = make(zero);
+        if (in_groups(part, in, group_size<T>)) {
+          run(queue, update_groups<T, std::remove_const_t<decltype(change)>>,
+              blocks_for(n, block_threads * group_size<T>), block_threads, 0, n, in, common, change,
+              factors);
+          return;
+        }
         run(queue, update_elements<T, std::remove_const_t<decltype(change)>>, blocks_for(n),
             block_threads, 0, Walk<5>(part), n, in, common, change, factors);
       };
@@ -182,7 +230,9 @@ void lion(const UpdateList& list, const LionOptions& o) {
   });
 }
 
-/// Adds the squares of one item to the parts that it has a share in; a block a part.
+/// Adds the squares of one item to the parts that it has a share in; a block a part. A dense item
+/// is read in groups of `count`, which begin where the item begins.
+template <int count>
 __global__ void __launch_bounds__(block_threads)
     add_squares(Walk<1> walk, std::int64_t begin, std::int64_t n, const void* x, DType dtype,
                 double* parts) {
@@ -191,11 +241,22 @@ __global__ void __launch_bounds__(block_threads)
   const std::int64_t from = max(part * norm_chunk - begin, std::int64_t{0});
   const std::int64_t to = min((part + 1) * norm_chunk - begin, n);
   double sum = 0;
-  for (std::int64_t i = from + threadIdx.x; i < to; i += block_threads) {
-    std::int64_t at[1];
-    walk.find(static_cast<std::uint32_t>(i), at);
-    const double value = load_element<double>(x, dtype, at[0]);
-    sum += value * value;
+  for (std::int64_t i = from / count + threadIdx.x; i * count < to; i += block_threads) {
+    if constexpr (count > 1) {
+      if (i * count >= from && (i + 1) * count <= to) {
+        float values[count];
+        load_group(x, dtype, i, n, values);
+        for (int j = 0; j < count; ++j) sum += static_cast<double>(values[j]) * values[j];
+        continue;
+      }
+    }
+    for (std::int64_t k = i * count; k < (i + 1) * count; ++k) {
+      if (k < from || k >= to) continue;
+      std::int64_t at[1];
+      walk.find(static_cast<std::uint32_t>(k), at);
+      const double value = load_element<double>(x, dtype, at[0]);
+      sum += value * value;
+    }
   }
   sum = fold_team<block_threads>(sum, room, [](double a, double b) { return a + b; });
   if (threadIdx.x == 0) parts[part] += sum;
@@ -219,8 +280,12 @@ void norm_of_list(const NormList& list, View parts, View norm) {
     layout.for_each_part([&](const Layout<1>& piece) {
       const std::int64_t begin = item.begin + piece.first, n = numel(piece.shape);
       const std::int64_t touched = (begin + n - 1) / norm_chunk - begin / norm_chunk + 1;
-      run(queue, add_squares, static_cast<unsigned>(touched), block_threads, 0, Walk<1>(piece),
-          begin, n, address(item.x, piece.starts[0]), item.x.dtype, parts.as<double>());
+      char* const x = address(item.x, piece.starts[0]);
+      constexpr int count = group_size<float>;
+      const bool dense = piece.shape.size() == 1 && piece.strides[0][0] == 1 &&
+                         item.x.dtype != f64 && on_group_border(x, item.x.dtype, count);
+      run(queue, dense ? add_squares<count> : add_squares<1>, static_cast<unsigned>(touched),
+          block_threads, 0, Walk<1>(piece), begin, n, x, item.x.dtype, parts.as<double>());
     });
   }
   run(queue, finish_norm, 1, block_threads, 0, parts.as<const double>(), parts.numel(), norm.data,

@@ -1,12 +1,12 @@
 // Random numbers. A thread turns one Philox counter into four values (f32, bf16, f16) or two (f64,
 // whole numbers) at neighbouring row-major positions: the same words at the same positions as on
-// the CPU. Uniforms are bound by memory, normals by log, sin and cos, which are computed in f64 and
-// rounded once.
+// the CPU. They are stored together where the output lies densely. Uniforms are bound by memory,
+// normals by log, sin and cos, which are computed in f64 and rounded once.
 #include <cmath>
 #include <numbers>
 
-#include "element.cuh"
 #include "geometry.h"
+#include "groups.cuh"
 #include "quipu/core/kernels.h"
 #include "quipu/core/philox.h"
 #include "runtime/run.h"
@@ -98,16 +98,40 @@ __global__ void __launch_bounds__(block_threads)
   }
 }
 
+/// The same for a dense output that begins with a counter.
+template <class T, class Draw>
+__global__ void __launch_bounds__(block_threads)
+    random_groups(std::uint32_t n, void* out, DType dtype, PhiloxState state, Draw draw) {
+  constexpr int count = Draw::per_counter;
+  const std::int64_t counter = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
+  if (counter * count >= n) return;
+  T values[count];
+  draw(philox_block(philox_start(state.offset + static_cast<std::uint64_t>(counter)),
+                    PhiloxKey(state.seed)),
+       values);
+  store_group(out, dtype, counter, n, values);
+}
+
 template <class T, class Draw>
 void fill_random(const View& o, PhiloxState state, Draw draw) {
   if (o.numel() == 0) return;
+  constexpr int count = Draw::per_counter;
   const Queue queue(o);
   const Layout<1> layout = Layout<1>{o.shape, {o.strides}}.merged(false);
   layout.for_each_part([&](const Layout<1>& part) {
     const auto n = static_cast<std::uint32_t>(numel(part.shape));
-    const std::int64_t counters = n / Draw::per_counter + 2;
-    run(queue, random_elements<T, Draw>, blocks_for(counters), block_threads, 0, Walk<1>(part), n,
-        part.first, address(o, part.starts[0]), o.dtype, state, draw);
+    char* const out = address(o, part.starts[0]);
+    const bool dense = part.shape.size() == 1 && part.strides[0][0] == 1 &&
+                       part.first % count == 0 && on_group_border(out, o.dtype, count);
+    if (dense) {
+      PhiloxState from = state;
+      from.offset += static_cast<std::uint64_t>(part.first / count);
+      run(queue, random_groups<T, Draw>, blocks_for(n, block_threads * count), block_threads, 0, n,
+          out, o.dtype, from, draw);
+      return;
+    }
+    run(queue, random_elements<T, Draw>, blocks_for(n / count + 2), block_threads, 0, Walk<1>(part),
+        n, part.first, out, o.dtype, state, draw);
   });
 }
 

@@ -13,6 +13,7 @@ namespace quipu::on_cuda {
 /// Elements that move together: one, of a type known when the kernel runs.
 template <class T>
 struct Loose {
+  using Value = T;
   static constexpr int count = 1;
   using Element = T;
   using Raw = T;  // as it waits in registers
@@ -35,6 +36,7 @@ struct Loose {
 /// 16 bytes of elements of type E; i counts elements and is a multiple of `count`.
 template <class T, class E>
 struct Packed {
+  using Value = T;
   static constexpr int count = 16 / static_cast<int>(sizeof(E));
   struct Elements {
     E elements[count];
@@ -72,6 +74,23 @@ struct Packed {
     static_cast<uint4*>(data)[i / count] = packed(sums);
   }
 };
+
+/// A row as a kernel reads it; Packed ones have step 1.
+struct Row {
+  const void* data;
+  DType dtype;
+  std::int64_t start, step, length;
+};
+/// Calls f(value, place) for those entries that are this one's of `threads` threads.
+template <class Chunk, unsigned threads, class F>
+__device__ __forceinline__ void for_each_entry(const Row& row, F f) {
+  for (std::int64_t k = threadIdx.x % threads * Chunk::count; k < row.length;
+       k += threads * Chunk::count) {
+    typename Chunk::Value values[Chunk::count];
+    Chunk::load(row.data, row.dtype, row.start + k * row.step, values);
+    for (int j = 0; j < Chunk::count; ++j) f(values[j], k + j);
+  }
+}
 
 /// Calls f with an empty Packed of a real type.
 template <class F>

@@ -2,14 +2,15 @@
 // digit: a histogram of eight bits at a time, among the entries that agree in the digits before.
 // What is better is listed, with as many of the equal ones as are wanted, lowest index first; the
 // list is sorted in shared memory, or in the workspace where k is large, by a network that works
-// for any length. A line is read once a digit, mostly from the L2 cache, and once more for the
-// list. The order is strict (by value, then by index), which makes the result unique.
+// for any length. A line is read once a digit, 16 bytes at a time where it is dense, mostly from
+// the L2 cache, and once more for the list. The order is strict (by value, then by index), which
+// makes the result unique.
 #include <algorithm>
 
-#include "block.cuh"
 #include "pointwise.cuh"
 #include "quipu/ops/top_k_kernels.h"
 #include "radix.cuh"
+#include "rows.cuh"
 #include "runtime/run.h"
 
 namespace quipu {
@@ -20,7 +21,7 @@ enum { from_x, from_values, from_indices };
 
 constexpr unsigned warps = block_threads / warp_size;
 
-struct Entry {
+struct alignas(16) Entry {  // moves at once
   std::uint64_t key;
   std::int64_t index;
   __device__ __forceinline__ bool goes_before(const Entry& other) const {
@@ -40,6 +41,9 @@ struct Lines {
   Entry* room;  // null: shared memory
   bool largest;
 
+  __device__ __forceinline__ Row row(std::int64_t start) const {
+    return {x, x_type, start, x_step, length};
+  }
   template <class T>
   __device__ __forceinline__ std::uint64_t key(std::int64_t start, std::int64_t i) const {
     return key_of(load_element<T>(x, x_type, start + i * x_step), largest);
@@ -61,17 +65,18 @@ struct Workplace {
   std::int64_t before;
 };
 
-template <class T>
+template <class Chunk>
 __device__ __forceinline__ Bar find_bar(const Lines& lines, std::int64_t start, Workplace& work) {
   static_assert(block_threads == 256, "a thread for each value of a digit");
+  using T = typename Chunk::Value;
   Bar bar{0, lines.k};
   for (int shift = 8 * key_digits<T> - 8; shift >= 0; shift -= 8) {
     work.histogram[threadIdx.x] = 0;
     __syncthreads();
-    for (std::int64_t i = threadIdx.x; i < lines.length; i += block_threads) {
-      const std::uint64_t key = lines.key<T>(start, i);
+    for_each_entry<Chunk, block_threads>(lines.row(start), [&](T x, std::int64_t) {
+      const std::uint64_t key = key_of(x, lines.largest);
       if (((key ^ bar.key) >> shift) <= 255) atomicAdd(&work.histogram[key >> shift & 255], 1u);
-    }
+    });
     __syncthreads();
     const std::int64_t own = work.histogram[threadIdx.x];
     std::int64_t total;
@@ -135,8 +140,9 @@ __device__ __forceinline__ void sort(Entry* list, std::int64_t n) {
   }
 }
 
-template <class T>
+template <class Chunk>
 __global__ void __launch_bounds__(block_threads) best_of_lines(Lines lines) {
+  using T = typename Chunk::Value;
   __shared__ Workplace work;
   Entry* const list =
       lines.room != nullptr ? lines.room + blockIdx.x * lines.length : dynamic_shared<Entry>();
@@ -144,7 +150,7 @@ __global__ void __launch_bounds__(block_threads) best_of_lines(Lines lines) {
     std::int64_t at[3];
     lines.walk.find(line, at);
     if (lines.k < lines.length) {
-      collect<T>(lines, at[from_x], find_bar<T>(lines, at[from_x], work), list, work);
+      collect<T>(lines, at[from_x], find_bar<Chunk>(lines, at[from_x], work), list, work);
     } else {
       for (std::int64_t i = threadIdx.x; i < lines.length; i += block_threads) {
         list[i] = {lines.key<T>(at[from_x], i), i};
@@ -168,7 +174,7 @@ void find(View x, View values, View indices, View room, int axis, bool largest) 
   all.shape.erase(axis);
   for (Strides& s : all.strides) s.erase(axis);
   const std::int64_t k = values.size(axis);
-  const bool in_room = room.numel() > 0;
+  const bool in_room = room.numel() > 0, packed = has_packed_rows(x, axis);
   all.merged().for_each_part([&](const Layout<3>& part) {
     const Lines lines{Walk<3>(part),
                       static_cast<std::uint32_t>(numel(part.shape)),
@@ -186,9 +192,11 @@ void find(View x, View values, View indices, View room, int axis, bool largest) 
     const unsigned blocks =
         in_room ? std::min(lines.count, static_cast<std::uint32_t>(room.size(0))) : lines.count;
     const std::size_t shared = in_room ? 0 : static_cast<std::size_t>(k) * sizeof(Entry);
-    with_compute_type(compute_type(x.dtype), [&]<class T>(T) {
-      run(queue, best_of_lines<T>, blocks, block_threads, shared, lines);
-    });
+    const auto run_as = [&]<class Chunk>(Chunk) {
+      run(queue, best_of_lines<Chunk>, blocks, block_threads, shared, lines);
+    };
+    if (packed) return with_packed(x.dtype, run_as);
+    with_compute_type(compute_type(x.dtype), [&]<class T>(T) { run_as(Loose<T>{}); });
   });
 }
 

@@ -24,7 +24,7 @@ struct CommonOptions {
 inline void add_common_options(CLI::App& app, CommonOptions& o) {
   using namespace quipu;
   const std::map<std::string, DType> types{{"f32", f32}, {"bf16", bf16}, {"f64", f64}};
-  app.add_option("--device", o.device, "cpu, or meta:cpu to count bytes only")
+  app.add_option("--device", o.device, "cpu, cuda, or meta:cpu or meta:cuda to count bytes only")
       ->capture_default_str();
   app.add_option_function<std::string>(
          "--dtype", [&o, types](const std::string& name) { o.dtype = types.at(name); },

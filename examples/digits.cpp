@@ -56,7 +56,7 @@ Data read_digits(const std::string& path, const nn::Place& place) {
 
 struct Options : CommonOptions {
   std::string data = QUIPU_SOURCE_DIR "/examples/data/digits.csv.gz";
-  std::int64_t epochs = 20, batch = 64;
+  std::int64_t epochs = 20, steps = 0, batch = 64;
   double lr = 3e-3;
 };
 
@@ -86,8 +86,9 @@ void train(const Options& o) {
   nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
   if (o.report) fmt::print("{}\n", model.tree());
 
-  const std::int64_t steps = o.epochs * loader.batches_per_epoch();
-  const nn::Schedule fall = nn::cosine(o.lr, 0, steps);
+  const std::int64_t planned = o.epochs * loader.batches_per_epoch();
+  const std::int64_t steps = o.steps > 0 ? std::min(o.steps, planned) : planned;
+  const nn::Schedule fall = nn::cosine(o.lr, 0, planned);
   StepMemory memory(o);
   nn::Progress progress({.steps = steps, .unit = "images", .log = o.log, .device = o.device});
   while (progress.done() < steps && !nn::stop_requested()) {
@@ -120,6 +121,9 @@ int main(int argc, char** argv) {
   app.add_option("--data", o.data, "CSV file of images, gzip or plain")->capture_default_str();
   app.add_option("--epochs", o.epochs, "how often to see all images")
       ->check(positive)
+      ->capture_default_str();
+  app.add_option("--steps", o.steps, "stop after so many; 0: when all epochs are done")
+      ->check(not_negative)
       ->capture_default_str();
   app.add_option("--batch", o.batch, "images a step")->check(positive)->capture_default_str();
   app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();

@@ -74,7 +74,7 @@ void undo(const Tensor& q, const Tensor& k, const View& v, const Plan& plan, con
   Tensor mean, partial;
   if (d.q.wanted() || d.k.wanted()) mean = workspace(plan.rows(), wide, q.device());
   const std::int64_t parts = attention_parts(q.size(0), k.size(1), k.size(2));
-  if (attention_needs_partial(parts, d.q, wide)) {
+  if (attention_needs_partial(parts, d.q, wide, q.device().kind())) {
     Shape shape = q.shape();
     shape.insert(0, parts);
     partial = workspace(shape, wide, q.device());

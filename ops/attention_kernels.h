@@ -23,17 +23,19 @@ struct AttentionInputGrads {
 /// d and e that a kernel can do with.
 inline constexpr std::int64_t most_attention_features = 512;
 
-/// Into how many parts backward cuts the keys of a head, so that a few heads are work for several
-/// threads. Every part has its own sum of gradients of q.
+/// Into how many parts backward cuts the keys of a head on the CPU, so that a few heads are work
+/// for several threads. Every part has its own sum of gradients of q.
 inline std::int64_t attention_parts(std::int64_t b, std::int64_t key_heads, std::int64_t m) {
   constexpr std::int64_t units = 8, shortest = 128;
   const std::int64_t heads = std::max<std::int64_t>(b * key_heads, 1);
   return std::clamp<std::int64_t>(m / shortest, 1, (units + heads - 1) / heads);
 }
 /// Whether those sums need workspace (parts, b, h, n, d) of the compute type: a single one is made
-/// in its place unless that would round it again and again.
-inline bool attention_needs_partial(std::int64_t parts, const Grad& d_q, DType compute_type) {
-  return d_q.wanted() && (parts > 1 || size_of(d_q.view.dtype) < size_of(compute_type));
+/// in its place unless that would round it again and again. On CUDA every gradient of q is one sum.
+inline bool attention_needs_partial(std::int64_t parts, const Grad& d_q, DType compute_type,
+                                    DeviceKind kind) {
+  return kind == DeviceKind::cpu && d_q.wanted() &&
+         (parts > 1 || size_of(d_q.view.dtype) < size_of(compute_type));
 }
 
 /// o (b, h, n, e), and lse (b, h, n), contiguous and in the compute type, if it is defined.

@@ -153,9 +153,17 @@ FlaoEncodings with_theta(FlaoEncodings encodings, const View& theta) {
   return encodings;
 }
 
-/// (b, h, d', e)
-Shape kv_shape(const Shape& q, const Shape& v, const FlaoEncodings& encodings) {
-  return {q[0], q[1], encodings.q.kind == LrpeKind::cosine ? 2 * q[3] : q[3], v[3]};
+FlaoSizes sizes_of(const Shape& q, const Shape& v, const FlaoEncodings& encodings) {
+  const std::int64_t d = q[3], width = encodings.q.kind == LrpeKind::cosine ? 2 * d : d;
+  return {q[0] * q[1], q[2], v[2], d, width, v[3]};
+}
+
+/// What the back end takes for its own use; not defined where that is nothing.
+Tensor space_of(const Tensor& x, const FlaoSizes& sizes, const FlaoEncodings& encodings,
+                bool over_queries, bool over_keys) {
+  const std::int64_t n =
+      flao_workspace(x.device().kind(), sizes, encodings, over_queries, over_keys);
+  return n > 0 ? workspace({n}, compute_type(x.dtype()), x.device()) : Tensor();
 }
 
 View view_of(const Tensor& x) {
@@ -166,9 +174,11 @@ View view_of(const Saved& x) {
 }
 
 /// Makes what is neither saved nor wanted longer than this.
-void run_backward(FlaoSaved saved, const Shape& kv_shape, const Needs& needs, const Tensor& d_o,
+void run_backward(FlaoSaved saved, const FlaoSizes& sizes, const Needs& needs, const Tensor& d_o,
                   const FlaoGrads& d, const FlaoEncodings& encodings) {
   const DType dtype = compute_type(d_o.dtype());
+  const Shape kv_shape{d_o.size(0), d_o.size(1), sizes.width, sizes.e};
+  saved.sizes = sizes;
   Tensor kv, d_kv;
   if (needs.kv && !needs.keep_kv) {
     kv = workspace(kv_shape, dtype, d_o.device());
@@ -176,20 +186,22 @@ void run_backward(FlaoSaved saved, const Shape& kv_shape, const Needs& needs, co
     saved.fill_kv = true;
   }
   if (needs.d_kv) d_kv = workspace(kv_shape, dtype, d_o.device());
-  flao_backward_kernel(d_o, saved, view_of(d_kv), d, encodings);
+  const Tensor space = space_of(d_o, sizes, encodings, needs.d_kv, saved.fill_kv);
+  flao_backward_kernel(d_o, saved, view_of(d_kv), d, view_of(space), encodings);
 }
 
 struct FlaoRule {
   Saved q, k, v, g, theta, kv, qkv;
   FlaoEncodings encodings;  // without theta
   FlaoKeep keep;
-  Shape kv_shape;
+  FlaoSizes sizes;
   void backward(const Tensor& d_o, Grads& d) const {
     const FlaoGrads grads{d[0], d[1], d[2], d[3]};
     const Needs needs({grads.q.wanted(), grads.k.wanted(), grads.v.wanted(), grads.g.wanted()},
                       encodings, keep);
-    run_backward({view_of(q), view_of(k), view_of(v), view_of(g), view_of(kv), false, view_of(qkv)},
-                 kv_shape, needs, d_o, grads, with_theta(encodings, view_of(theta)));
+    run_backward(
+        {view_of(q), view_of(k), view_of(v), view_of(g), view_of(kv), false, view_of(qkv), {}},
+        sizes, needs, d_o, grads, with_theta(encodings, view_of(theta)));
   }
 };
 
@@ -203,18 +215,21 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                                           g.requires_grad()}
                                   : Wants{};
   const Needs needs(wants, encodings, options.keep);
-  const Shape shape = kv_shape(q.shape(), v.shape(), encodings);
+  const FlaoSizes sizes = sizes_of(q.shape(), v.shape(), encodings);
+  const Shape shape{q.size(0), q.size(1), sizes.width, sizes.e};
   const DType dtype = compute_type(q.dtype());
   const Tensor kv = needs.keep_kv ? empty(shape, dtype, q.device(), Category::saved)
                                   : workspace(shape, dtype, q.device());
   Tensor qkv;
   if (needs.keep_qkv) qkv = empty(g.shape(), g.dtype(), g.device(), Category::saved);
   const Tensor o = empty(g.shape(), g.dtype(), g.device());
-  flao_forward(q, k, v, g, kv, view_of(qkv), o, with_theta(encodings, view_of(options.theta)));
+  const Tensor space = space_of(q, sizes, encodings, false, true);
+  flao_forward(q, k, v, g, kv, view_of(qkv), o, view_of(space),
+               with_theta(encodings, view_of(options.theta)));
   return tie(o, {q, k, v, g},
              FlaoRule{save_if(needs.q, q), save_if(needs.k, k), save_if(needs.v, v),
                       save_if(needs.g, g), save_if(needs.theta, options.theta),
-                      save_if(needs.keep_kv, kv), save(qkv), encodings, options.keep, shape});
+                      save_if(needs.keep_kv, kv), save(qkv), encodings, options.keep, sizes});
 }
 
 void flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
@@ -236,7 +251,7 @@ void flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   check_grad("d_g", d_g, g);
   const Wants wants{d_q.wanted(), d_k.wanted(), d_v.wanted(), d_g.wanted()};
   if (!wants.any()) return;
-  run_backward({q, k, v, g, {}, false, {}}, kv_shape(q.shape(), v.shape(), encodings),
+  run_backward({q, k, v, g, {}, false, {}, {}}, sizes_of(q.shape(), v.shape(), encodings),
                Needs(wants, encodings, FlaoKeep::nothing), d_o, {d_q, d_k, d_v, d_g},
                with_theta(encodings, view_of(options.theta)));
 }

@@ -98,14 +98,21 @@ View view_of(const Tensor& x) {
   return x.defined() ? x.view() : View();
 }
 
+/// For kernels on x or its gradient; undefined where they need none.
+Tensor space_for(const View& x, const RowEncoding& encoding, bool backward) {
+  const std::int64_t numbers = lrpe_workspace(x.device.kind(), encoding, x.shape, backward);
+  return numbers > 0 ? workspace({numbers}, compute_type(x.dtype), x.device) : Tensor();
+}
+
 /// Theta is not needed where there are angles, nor x without an activation.
 void decode(const View& x, const View& theta, const View& angles, const View& d_o, const Grad& d_x,
             const Plan& plan) {
   RowEncoding encoding = plan.encoding;
   encoding.theta = theta;
   const Grad to{heads_first(d_x.view, plan.layout), d_x.add};
-  lrpe_backward(x.defined ? heads_first(x, plan.layout) : View(), heads_first(d_o, plan.layout), to,
-                angles, encoding);
+  const View in = x.defined ? heads_first(x, plan.layout) : View();
+  const Tensor space = x.defined ? space_for(in, encoding, true) : Tensor();
+  lrpe_backward(in, heads_first(d_o, plan.layout), to, angles, encoding, view_of(space));
 }
 
 struct LrpeRule {
@@ -130,7 +137,8 @@ Tensor encode(const Tensor& x, const Tensor& theta, const Plan& plan, bool keep_
   Shape shape = x.shape();
   if (encoding.kind == LrpeKind::cosine) shape[shape.size() - 1] *= 2;
   const Tensor o = empty(shape, x.dtype(), x.device());
-  lrpe_forward(in, heads_first(o, plan.layout), view_of(angles), encoding);
+  const Tensor space = space_for(in, encoding, false);
+  lrpe_forward(in, heads_first(o, plan.layout), view_of(angles), encoding, view_of(space));
   return tie(o, {x},
              LrpeRule{save_if(wanted && encoding.act != Act::none, x),
                       save_if(wanted && !angles.defined(), theta), save(angles), plan});

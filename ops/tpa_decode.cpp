@@ -151,8 +151,9 @@ void decode(const Factors& f, const Tensor& lengths, const Scales& scales, const
             const Tensor& lse) {
   const Sizes s = f.sizes();
   Tensor partial;
-  if (tpa_blocks(s.b, s.m, scales.split).count > 1) {
-    partial = workspace(tpa_forward_workspace(s.b, s.m, s.h, s.e), compute_type(f.aq.dtype()),
+  const DeviceKind kind = f.aq.device().kind();
+  if (tpa_blocks_on(kind, s.b, s.m, scales.split).count > 1) {
+    partial = workspace(tpa_forward_workspace(kind, s.b, s.m, s.h, s.e), compute_type(f.aq.dtype()),
                         f.aq.device());
   }
   tpa_decode_forward(inputs_of(f, lengths, scales), one_token(output.unrounded), view_of(lse),
@@ -173,9 +174,10 @@ void undo(const Factors& f, const Tensor& lengths, const Scales& scales, const T
                             entries(d.bk), entries(d.av), entries(d.bv)};
   Tensor partial;
   if (grads.aq.wanted() || grads.bq.wanted()) {
-    partial = workspace(tpa_backward_workspace(f.aq.size(0), f.ak.size(1), f.aq.size(2),
-                                               f.aq.size(3), f.bq.size(3), scales.split),
-                        compute_type(f.aq.dtype()), f.aq.device());
+    partial =
+        workspace(tpa_backward_workspace(f.aq.device().kind(), f.aq.size(0), f.ak.size(1),
+                                         f.aq.size(2), f.aq.size(3), f.bq.size(3), scales.split),
+                  compute_type(f.aq.dtype()), f.aq.device());
   }
   tpa_decode_backward_kernel(inputs_of(f, lengths, scales), one_token(view_of(o)), lse,
                              one_token(d_o), grads, view_of(partial));

@@ -29,6 +29,11 @@ const Size larger[] = {{2, 3, 1, 130, 130, 32, 32},  {1, 2, 3, 70, 150, 17, 40},
                        {2, 8, 1, 100, 67, 33, 9},    {1, 16, 2, 50, 129, 20, 65},
                        {1, 1, 1, 300, 400, 64, 64},  {1, 1, 2, 65, 70, 300, 512},
                        {16, 1, 1, 50, 40, 512, 100}, {1, 1, 1, 13, 9, 512, 512}};
+/// The same where every access takes its time.
+const Size larger_emulated[] = {{2, 1, 1, 66, 130, 32, 32},  {1, 2, 3, 25, 70, 17, 40},
+                                {1, 3, 1, 30, 67, 33, 9},    {1, 2, 2, 10, 129, 20, 65},
+                                {1, 1, 1, 70, 140, 64, 64},  {1, 1, 2, 5, 70, 130, 260},
+                                {2, 1, 1, 20, 10, 512, 100}, {1, 1, 1, 5, 3, 512, 512}};
 
 const AttentionOptions option_rows[] = {
     {}, {.causal = true}, {.scale = 0.3}, {.causal = true, .scale = -1.2}};
@@ -37,7 +42,8 @@ const AttentionOptions option_rows[] = {
 
 TEST_CASE_FIXTURE(EachDevice, "attention: agrees with its composition in f64") {
   std::vector<Size> sizes(std::begin(small_sizes), std::end(small_sizes));
-  sizes.insert(sizes.end(), std::begin(larger), std::end(larger));
+  const auto& more = is_emulated(device) ? larger_emulated : larger;
+  sizes.insert(sizes.end(), std::begin(more), std::end(more));
   for (const Size& s : sizes) {
     CAPTURE(text(s));
     const Three in = inputs_of(s, f64, device);
@@ -55,8 +61,11 @@ TEST_CASE_FIXTURE(EachDevice, "attention: agrees with its composition in f64") {
 }
 
 TEST_CASE_FIXTURE(EachDevice, "attention: no further from the truth than the composition") {
-  for (const Size& s : {Size{2, 8, 1, 128, 128, 32, 32}, Size{1, 2, 2, 200, 300, 64, 64},
-                        Size{1, 1, 1, 64, 1000, 40, 16}}) {
+  const std::vector<Size> usual = {
+      {2, 8, 1, 128, 128, 32, 32}, {1, 2, 2, 200, 300, 64, 64}, {1, 1, 1, 64, 1000, 40, 16}};
+  const std::vector<Size> emulated = {
+      {1, 2, 1, 70, 70, 32, 32}, {1, 1, 2, 40, 150, 64, 64}, {1, 1, 1, 30, 400, 40, 16}};
+  for (const Size& s : is_emulated(device) ? emulated : usual) {
     CAPTURE(text(s));
     for (const DType dtype : {f32, bf16, f16}) {
       CAPTURE(dtype);
@@ -71,8 +80,9 @@ TEST_CASE_FIXTURE(EachDevice, "attention: no further from the truth than the com
         for (std::size_t i = 0; i < ours.size(); ++i) {
           CAPTURE(i);
           // On the whole it is closer, but for gradients in f32: there the log-sum-exp stands for
-          // the sum, and its rounding, that of a number of about 5, is in all weights of a row.
-          const double slack = dtype == f32 && i > 0 ? 1.5 : 1;
+          // the sum, and its rounding, that of a number of about 5, is in all weights of a row. On
+          // CUDA the composition has sums of weights in f64.
+          const double slack = dtype == f32 && (i > 0 || device.is_cuda()) ? 1.5 : 1;
           CHECK(mean_square(ours[i], exact[i]) <= slack * mean_square(theirs[i], exact[i]));
           // The worst entry: sums of so many terms in f32; in reduced types the last rounding and,
           // in gradients, that of the output.

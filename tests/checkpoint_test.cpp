@@ -24,7 +24,7 @@ bool same(const NamedTensors& a, const NamedTensors& b) {
   bool equal = a.size() == b.size();
   for (const auto& [name, tensor] : a) {
     const Tensor* const other = find_tensor(b, name);
-    equal = equal && other && same_bits(tensor.to(cpu), other->to(cpu));
+    equal = equal && other && same_bits(tensor.detach().to(cpu), other->detach().to(cpu));
   }
   return equal;
 }

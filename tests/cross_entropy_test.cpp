@@ -225,12 +225,13 @@ TEST_CASE_FIXTURE(EachDevice, "cross_entropy: the same bits for any number of th
   }
 }
 
-TEST_CASE("cross_entropy: meta knows the peak, which is below the composition's") {
+TEST_CASE_FIXTURE(EachDevice,
+                  "cross_entropy: meta knows the peak, which is below the composition's") {
   for (const LossCase& c : large_cases()) {
     CAPTURE(c.name());
-    const Inputs in = c.inputs(bf16, cpu);
+    const Inputs in = c.inputs(bf16, device);
     check_peak_on_meta(c.fused(), in);
-    CHECK(training_peak(c.fused(), in, cpu) < training_peak(c.composed(), in, cpu));
+    CHECK(training_peak(c.fused(), in, device) < training_peak(c.composed(), in, device));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "quipu/autograd/custom.h"
 #include "quipu/autograd/tape.h"
+#include "quipu/core/devices.h"
 #include "quipu/core/kernels.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/compare.h"
@@ -82,26 +83,32 @@ void check_says(const GradcheckResult& result, const char* text) {
   CHECK(result.report.find(text) != std::string::npos);
 }
 
+/// Entries of a Jacobian that are all checked: none where f takes long.
+std::int64_t whole_jacobian(std::int64_t entries, Device device) {
+  return is_emulated(device) ? 0 : entries;
+}
+
 }  // namespace
 
 TEST_CASE_FIXTURE(EachDevice, "gradcheck: passes right gradients and counts what it checked") {
   const auto small = gradcheck(cube(right_rule), {ramp({5, 7}, device)});
   CHECK_MESSAGE(small.ok, small.report);
-  CHECK(small.entries == 35 * 35);
-  CHECK(small.directions == 0);
+  CHECK(small.entries == whole_jacobian(35 * 35, device));
+  CHECK(small.directions == (is_emulated(device) ? 2 : 0));
   CHECK(small.worst_error < 1e-10);
-  CHECK(small.report.find("1225 Jacobian entries") != std::string::npos);
+  const char* const amount = is_emulated(device) ? "2 random directions" : "1225 Jacobian entries";
+  CHECK(small.report.find(amount) != std::string::npos);
 
   const auto large = gradcheck(cube(right_rule), {ramp({50, 70}, device)});
   CHECK_MESSAGE(large.ok, large.report);
   CHECK(large.entries == 0);
-  CHECK(large.directions == 4);
+  CHECK(large.directions == (is_emulated(device) ? 2 : 4));
   CHECK(large.worst_error < 1e-9);
 
   const auto two = gradcheck([](In in) { return in[0] * exp(in[1]); },
                              {ramp({3}, device), ramp({5, 3}, device)});
   CHECK_MESSAGE(two.ok, two.report);
-  CHECK(two.entries == 3 * 15 + 15 * 15);
+  CHECK(two.entries == whole_jacobian(3 * 15 + 15 * 15, device));
 }
 
 TEST_CASE_FIXTURE(EachDevice,
@@ -111,7 +118,7 @@ TEST_CASE_FIXTURE(EachDevice,
   const Tensor before = a.detach().clone();
   const auto result = gradcheck([](In in) { return in[0] * in[1] + in[2].to(f64); }, {a, b, whole});
   CHECK_MESSAGE(result.ok, result.report);
-  CHECK(result.entries == 25);
+  CHECK(result.entries == whole_jacobian(25, device));
   CHECK(!a.grad().defined());
   CHECK(same_bits(a.detach(), before));
 }
@@ -130,7 +137,8 @@ TEST_CASE_FIXTURE(EachDevice, "gradcheck: nothing in, nothing out, no dimensions
   CHECK(gradcheck([](In in) { return exp(in[0]); }, {ramp({3, 0}, device)}));
   CHECK(gradcheck([](In in) { return exp(in[0].slice(0, 1, 1)); }, {ramp({3}, device)}));
   CHECK(gradcheck([](In in) { return sum(in[0]); }, {ramp({3, 0}, device)}));
-  CHECK(gradcheck([](In in) { return exp(in[0]); }, {ramp({}, device)}).entries == 1);
+  CHECK(gradcheck([](In in) { return exp(in[0]); }, {ramp({}, device)}).entries ==
+        whole_jacobian(1, device));
 }
 
 TEST_CASE_FIXTURE(EachDevice, "gradcheck: f sees the strides of its inputs") {

@@ -13,9 +13,14 @@ using namespace quipu::testing;
 
 namespace {
 
+/// Large cases are small ones again, for threads to share: on an emulated device each runs once.
+bool runs_once(const OperatorCase& c, Device device) {
+  return c.group == "large" && is_emulated(device);
+}
+
 /// Calls f(case, layout) for all of a group; of all groups when none is named.
 template <class F>
-void for_each_case(const std::string& group, F&& f) {
+void for_each_case(const std::string& group, Device device, F&& f) {
   int found = 0;
   for (const OperatorCase& c : operator_cases()) {
     if (!group.empty() && c.group != group) continue;
@@ -23,6 +28,7 @@ void for_each_case(const std::string& group, F&& f) {
       if (!c.has(layout)) continue;
       f(c, layout);
       ++found;
+      if (runs_once(c, device)) break;
     }
   }
   CHECK(found > 0);
@@ -34,9 +40,9 @@ std::string full_name(const OperatorCase& c, Layout layout) {
 
 /// Every subset of inputs that need gradients, the empty one excepted.
 void check_group(const char* group, Device device) {
-  for_each_case(group, [&](const OperatorCase& c, Layout layout) {
-    const unsigned subsets = 1u << c.inputs.size();
-    for (unsigned subset = 1; subset < subsets; ++subset) {
+  for_each_case(group, device, [&](const OperatorCase& c, Layout layout) {
+    const unsigned all = (1u << c.inputs.size()) - 1;
+    for (unsigned subset = runs_once(c, device) ? all : 1; subset <= all; ++subset) {
       const std::string name = full_name(c, layout) + " " + subset_text(subset);
       CAPTURE(name);
       const std::vector<Tensor> inputs = c.make_inputs(layout, f64, device);
@@ -140,7 +146,7 @@ TEST_CASE_FIXTURE(EachDevice, "gradients: a cast rounds the gradient once, each 
 TEST_CASE_FIXTURE(EachDevice, "gradients: meta gives the same shapes, strides and peaks") {
   const Device meta(device.kind(), device.index(), true);
   for (const DType dtype : {f32, bf16}) {
-    for_each_case("", [&](const OperatorCase& c, Layout layout) {
+    for_each_case("", device, [&](const OperatorCase& c, Layout layout) {
       const std::string name = full_name(c, layout) + " " + to_string(dtype);
       CAPTURE(name);
       const Outcome real = run_case(c, layout, c.make_inputs(layout, dtype, device));
@@ -157,7 +163,7 @@ TEST_CASE_FIXTURE(EachDevice, "gradients: meta gives the same shapes, strides an
 
 TEST_CASE_FIXTURE(EachDevice, "gradients: reduced types agree with f64") {
   for (const DType dtype : {f32, bf16, f16}) {
-    for_each_case("", [&](const OperatorCase& c, Layout layout) {
+    for_each_case("", device, [&](const OperatorCase& c, Layout layout) {
       const std::string name = full_name(c, layout) + " " + to_string(dtype);
       CAPTURE(name);
       const std::vector<Tensor> rounded = c.make_inputs(layout, dtype, device);

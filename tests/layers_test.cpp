@@ -321,21 +321,21 @@ TEST_CASE_FIXTURE(EachDevice, "layers: greedy decoding is what the whole pass sa
   CHECK(caches[0].length() == 43);
 }
 
-TEST_CASE("layers: run on meta with the peak of the CPU") {
-  const auto peak_on = [](Device device) {
-    const nn::Place place{.device = device};
+TEST_CASE_FIXTURE(EachDevice, "layers: run on meta with the peak of the device") {
+  const auto peak_on = [](Device where) {
+    const nn::Place place{.device = where};
     const nn::GatedLinearAttention gated(64, {.heads = 4, .grid = {4, 4}, .lead = 1}, place);
     const nn::TensorProductAttention product(64, {.heads = 4, .rank = 2}, place);
     const nn::MLP mlp(64, {.kind = nn::MLPKind::swiglu, .dropout = 0.1}, place);
-    const Tensor x = randn({4, 17, 64}, f32, device);
-    const PeakMemory peak(device);
+    const Tensor x = randn({4, 17, 64}, f32, where);
+    const PeakMemory peak(where);
     {
       Tape tape;
       tape.backward(sum(mlp(product(gated(x)))));
     }
     return peak.bytes_above();
   };
-  CHECK(peak_on("meta:cpu") == peak_on(cpu));
+  CHECK(peak_on(meta_of(device)) == peak_on(device));
 }
 
 TEST_CASE("layers: say what does not fit") {

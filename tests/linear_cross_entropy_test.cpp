@@ -166,14 +166,14 @@ TEST_CASE_FIXTURE(EachDevice, "linear_cross_entropy: the same bits for any numbe
   }
 }
 
-TEST_CASE("linear_cross_entropy: meta knows the peak, which holds few logits") {
+TEST_CASE_FIXTURE(EachDevice, "linear_cross_entropy: meta knows the peak, which holds few logits") {
   for (const LinearCase& c : large_cases()) {
     CAPTURE(c.name());
-    check_peak_on_meta(c.fused(), c.inputs(bf16, cpu));
-    check_peak_on_meta(c.fused(), c.inputs(f32, cpu));
+    check_peak_on_meta(c.fused(), c.inputs(bf16, device));
+    check_peak_on_meta(c.fused(), c.inputs(f32, device));
   }
   // 4096 rows of 10000 classes: 156 MiB of logits, of which 16 MiB at a time.
-  const Device meta("meta:cpu");
+  const Device meta = meta_of(device);
   const LinearCase c{{4096, 64}, 10000};
   const Inputs in{empty({4096, 64}, f32, meta), empty({10000, 64}, f32, meta),
                   empty({4096}, i64, meta)};

@@ -10,6 +10,7 @@
 
 #include "quipu/core/memory.h"
 #include "quipu/core/random.h"
+#include "support.h"
 
 namespace {
 
@@ -86,6 +87,9 @@ int main(int argc, char** argv) {
   const int status = context.run();
   if (context.shouldExit()) return status;  // a question such as --list-test-cases
   if (!at_start.same_now("the whole run")) leaked = true;
+  if (const std::string text = quipu::testing::cases_by_device(); !text.empty()) {
+    std::cout << text << std::endl;
+  }
   if (cases_run == 0) std::cout << "no test case matches" << std::endl;
   return leaked || cases_run == 0 ? EXIT_FAILURE : status;
 }

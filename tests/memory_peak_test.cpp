@@ -74,13 +74,14 @@ TEST_CASE("peak: a label that changed since is reported as it was") {
   CHECK(held(before.report(), Category::saved) == 4 * 512);
 }
 
-TEST_CASE("peak: holders of a step at its peak, on cpu and meta to the byte") {
+TEST_CASE_FIXTURE(EachDevice,
+                  "peak: holders of a step at its peak, on a device and meta to the byte") {
   std::vector<std::string> texts;
-  for (const Device device : {cpu, meta}) {
-    release_cached(device);
-    const Tensor w = full({300, 100}, 0.5, f32, device).set_requires_grad();
-    const Tensor x = full({100}, 2, f32, device);
-    const PeakMemory peak(device);
+  for (const Device where : {device, meta_of(device)}) {
+    release_cached(where);
+    const Tensor w = full({300, 100}, 0.5, f32, where).set_requires_grad();
+    const Tensor x = full({100}, 2, f32, where);
+    const PeakMemory peak(where);
     {
       const MemoryScope scope("step");
       Tape tape;
@@ -95,7 +96,7 @@ TEST_CASE("peak: holders of a step at its peak, on cpu and meta to the byte") {
     std::string text = report.text(100);
     text.erase(0, text.find('\n'));  // the line with the device's name
     texts.push_back(text);
-    CHECK(report.reserved == memory_stats(device).reserved);
+    CHECK(report.reserved == memory_stats(where).reserved);
   }
   CHECK(texts[0] == texts[1]);
 }

@@ -122,17 +122,19 @@ std::vector<std::size_t> train(const Model& model, Device device) {
 
 }  // namespace
 
-TEST_CASE("models: a training step on meta:cpu has the peak of cpu, to the byte") {
+TEST_CASE_FIXTURE(EachDevice,
+                  "models: a training step on meta has the peak of the device, to the byte") {
   for (const Model& model : models()) {
     CAPTURE(model.name);
-    const std::vector<std::size_t> measured = train(model, cpu),
-                                   predicted = train(model, "meta:cpu");
+    const std::vector<std::size_t> measured = train(model, device),
+                                   predicted = train(model, meta_of(device));
     CHECK(measured == predicted);
     CHECK(measured[0] > 0);
   }
 }
 
-TEST_CASE("models: same bits run after run, cold and warm, for one thread and for two") {
+TEST_CASE_FIXTURE(EachDevice,
+                  "models: same bits run after run, cold and warm, for one thread and for two") {
   for (const Model& model : models()) {
     CAPTURE(model.name);
     std::vector<Tensor> first;
@@ -140,9 +142,9 @@ TEST_CASE("models: same bits run after run, cold and warm, for one thread and fo
       const int before = set_num_threads(threads);
       if (threads == 2) release_cached();
       manual_seed(5);
-      const std::vector<Tensor> p = model.parameters(cpu);
+      const std::vector<Tensor> p = model.parameters(device);
       Tape tape;
-      tape.backward(model.loss(p, cpu));
+      tape.backward(model.loss(p, device));
       for (std::size_t i = 0; i < p.size(); ++i) {
         if (threads == 1) first.push_back(p[i].grad());
         CHECK(same_bits(first[i], p[i].grad()));

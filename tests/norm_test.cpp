@@ -235,16 +235,16 @@ TEST_CASE_FIXTURE(EachDevice, "norm: the same bits for any number of threads") {
   }
 }
 
-TEST_CASE("norm: meta knows the peak") {
+TEST_CASE_FIXTURE(EachDevice, "norm: meta knows the peak") {
   for (const NormCase& c : large_cases()) {
     CAPTURE(c.name());
-    const auto peak_on = [&](Device device) {
-      const std::vector<Tensor> in = c.inputs(bf16, device);
-      const PeakMemory peak(device);
+    const auto peak_on = [&](Device where) {
+      const std::vector<Tensor> in = c.inputs(bf16, where);
+      const PeakMemory peak(where);
       run_all(c, in, true);
       return peak.bytes_above();
     };
-    CHECK(peak_on(Device("meta:cpu")) == peak_on(cpu));
+    CHECK(peak_on(meta_of(device)) == peak_on(device));
   }
 }
 

@@ -203,14 +203,15 @@ TEST_CASE_FIXTURE(EachDevice, "optimizer: a partial gradient is refused by name"
   }
 }
 
-TEST_CASE("optimizer: whole steps run on meta and take the memory of the CPU") {
-  const auto peak_on = [](const Rule& r, DType dtype, Device device) {
-    const PeakMemory peak(device);
-    const Net net(dtype, device);
+TEST_CASE_FIXTURE(EachDevice,
+                  "optimizer: whole steps run on meta and take the memory of the device") {
+  const auto peak_on = [](const Rule& r, DType dtype, Device where) {
+    const PeakMemory peak(where);
+    const Net net(dtype, where);
     NamedTensors matrices = net.parameters();
     matrices.pop_back();
     const auto optimizer = r.make(matrices);
-    LossScale scale(device);
+    LossScale scale(where);
     for (int step = 0; step < 2; ++step) {
       optimizer->zero_grad();
       Tape tape;
@@ -222,7 +223,7 @@ TEST_CASE("optimizer: whole steps run on meta and take the memory of the CPU") {
   for (const Rule& r : rules()) {
     for (const DType dtype : {f32, bf16}) {
       CAPTURE(std::string(r.name));
-      CHECK(peak_on(r, dtype, meta_cpu) == peak_on(r, dtype, cpu));
+      CHECK(peak_on(r, dtype, meta_of(device)) == peak_on(r, dtype, device));
     }
   }
 }

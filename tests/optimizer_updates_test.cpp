@@ -294,14 +294,14 @@ TEST_CASE_FIXTURE(EachDevice, "global_norm: large numbers do not overflow, infin
   CHECK(global_norm({&none, 1}).item() == 0);
 }
 
-TEST_CASE("global_norm: meta counts its workspace") {
-  const auto peak_on = [](Device device) {
-    const Tensor x = zeros({300000}, f32, device);
-    const PeakMemory peak(device);
+TEST_CASE_FIXTURE(EachDevice, "global_norm: meta counts its workspace") {
+  const auto peak_on = [](Device where) {
+    const Tensor x = zeros({300000}, f32, where);
+    const PeakMemory peak(where);
     global_norm({&x, 1});
     return peak.bytes_above();
   };
-  CHECK(peak_on(meta_cpu) == peak_on(cpu));
+  CHECK(peak_on(meta_of(device)) == peak_on(device));
 }
 
 TEST_CASE("optimizer updates: say what does not fit") {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <system_error>
 
 #include "quipu/core/devices.h"
@@ -23,8 +25,7 @@ namespace {
 /// Whether a device has all that the cases of an area need.
 bool has_area(const Device& device, std::string_view area) {
   static constexpr std::string_view not_on_cuda[] = {
-      "attention", "flao",      "fused",     "golden", "layers", "linear_cross_entropy",
-      "published", "tpa_cache", "tpa_decode"};
+      "flao", "fused", "golden", "layers", "linear_cross_entropy", "published"};
   if (!device.is_cuda()) return true;
   return std::find(std::begin(not_on_cuda), std::end(not_on_cuda), area) == std::end(not_on_cuda);
 }
@@ -37,6 +38,9 @@ std::vector<Device> devices_of_case() {
                 [&](const Device& d) { return !has_area(d, name.substr(0, name.find(':'))); });
   return devices;
 }
+
+/// Names of cases, by device: a case with subcases is entered several times.
+std::map<std::string, std::set<std::string>> cases_run;
 
 /// doctest runs a case again for every subcase that it meets; a device is one that spans the whole
 /// body.
@@ -51,6 +55,7 @@ EachDevice::EachDevice() {
   for (const Device& candidate : devices_of_case()) {
     if (!enter(subcase_, candidate)) continue;
     device = candidate;
+    cases_run[to_string(device)].insert(doctest::getContextOptions()->currentTest->m_name);
     return;
   }
 }
@@ -62,6 +67,16 @@ EachDevice::~EachDevice() {
   for (auto later = current; later != devices.end(); ++later) {
     if (later != current) enter(subcase_, *later);
   }
+}
+
+std::string cases_by_device() {
+  if (test_devices().size() == 1) return "";
+  std::string text;
+  for (const auto& [device, names] : cases_run) {
+    text +=
+        (text.empty() ? "cases by device: " : ", ") + device + " " + std::to_string(names.size());
+  }
+  return text;
 }
 
 TempDirectory::TempDirectory() {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <concepts>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <initializer_list>
@@ -21,6 +22,11 @@ namespace quipu::testing {
 /// The devices that compute on this machine; meta is not one of them.
 const std::vector<Device>& test_devices();
 
+/// The device that counts what another one would hold.
+inline Device meta_of(Device device) {
+  return Device(device.kind(), device.index(), true);
+}
+
 /// Runs its test case once on each device: `TEST_CASE_FIXTURE(EachDevice, "area: what") {
 /// zeros({2}, f32, device); }`.
 class EachDevice {
@@ -31,10 +37,20 @@ class EachDevice {
   EachDevice& operator=(const EachDevice&) = delete;
 
   Device device;
+  /// The usual size or shape, or a smaller one on an emulated device, where every access takes its
+  /// time.
+  template <class T>
+  T sized(const T& usual, const T& emulated) const {
+    return is_emulated(device) ? emulated : usual;
+  }
 
  private:
   std::optional<doctest::detail::Subcase> subcase_;
 };
+
+/// How many cases ran on each of several devices: "cases by device: cpu 12, cuda:0 12". Empty where
+/// there is one device, or no case that asks for it.
+std::string cases_by_device();
 
 /// A fresh directory that is removed with everything in it.
 class TempDirectory {
@@ -89,5 +105,6 @@ void expect_error(F&& f, const Expected& first, const More&... more) {
 
 using quipu::testing::EachDevice;
 using quipu::testing::expect_error;
+using quipu::testing::meta_of;
 using quipu::testing::TempDirectory;
 using quipu::testing::test_devices;

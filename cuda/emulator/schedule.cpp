@@ -40,7 +40,17 @@ std::uint64_t& global_epoch() {
 }
 
 Multiprocessor& this_multiprocessor() {
-  thread_local std::unique_ptr<Multiprocessor> mine = std::make_unique<Multiprocessor>();
+  static constinit thread_local Multiprocessor* mine = nullptr;
+  // What is still queued when the program ends runs after the owner is gone: it gets a new one,
+  // which stays.
+  struct Owner {
+    ~Owner() {
+      delete mine;
+      mine = nullptr;
+    }
+  };
+  thread_local const Owner owner;
+  if (mine == nullptr) mine = new Multiprocessor;
   return *mine;
 }
 

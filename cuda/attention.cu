@@ -1,0 +1,149 @@
+// Softmax attention: which kernels run. Forward is one kernel; backward finds the mean of each row,
+// the sum of o * d_o, in a pass that memory bounds, and then makes every gradient from the weights
+// that it finds again (attention_tiles.cuh), the gradients of keys and values by blocks of keys,
+// those of queries by blocks of queries, so that each element has one owner and no sum is shared.
+//
+// sass find_means: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 40
+#include "attention.cuh"
+#include "quipu/core/error.h"
+#include "runtime/run.h"
+
+namespace quipu {
+namespace on_cuda {
+namespace {
+
+constexpr unsigned row_team = 8;  // threads that go through a row
+
+/// Numbers as 16 bytes of E, in one access or, where strides want it, one by one.
+template <class T, class E, int count = Packed<T, E>::count>
+__device__ __forceinline__ void load_piece(const AttentionView& x, std::int64_t row, int column,
+                                           int features, T (&values)[count]) {
+  if (x.packed) return Packed<T, E>::load(x.data, x.dtype, row + column, values);
+#pragma unroll
+  for (int j = 0; j < count; ++j) {
+    values[j] = T(0);
+    if (column + j >= features) continue;
+    values[j] = converted<T>(static_cast<const E*>(x.data)[row + (column + j) * x.step]);
+  }
+}
+
+/// mean = the sum of o * d_o in each row.
+template <class T, class E>
+__global__ void __launch_bounds__(block_threads)
+    find_means(Attention<T> a, AttentionView o, std::int64_t all_rows, T* mean) {
+  constexpr int count = Packed<T, E>::count;
+  const std::int64_t line =
+      std::int64_t{blockIdx.x} * (block_threads / row_team) + threadIdx.x / row_team;
+  T sum(0);
+  if (line < all_rows) {
+    const std::int64_t head = line / a.rows;
+    const AttentionPlace place{static_cast<int>(head / a.key_heads),
+                               static_cast<int>(head % a.key_heads)};
+    const int row = static_cast<int>(line - head * a.rows);
+    const std::int64_t from = place.query(a, o, row), up_from = place.query(a, a.d_o, row);
+    for (int c = static_cast<int>(threadIdx.x % row_team) * count; c < a.e;
+         c += static_cast<int>(row_team) * count) {
+      T out[count], up[count];
+      load_piece<T, E>(o, from, c, a.e, out);
+      load_piece<T, E>(a.d_o, up_from, c, a.e, up);
+#pragma unroll
+      for (int j = 0; j < count; ++j) sum += out[j] * up[j];
+    }
+  }
+#pragma unroll
+  for (int lanes = row_team / 2; lanes > 0; lanes /= 2) {
+    sum += __shfl_xor_sync(all_lanes, sum, lanes);
+  }
+  if (line < all_rows && threadIdx.x % row_team == 0) mean[line] = sum;
+}
+
+// ---- on the host ----
+
+template <class T>
+Attention<T> attention_of(const AttentionInputs& in, std::int64_t e) {
+  constexpr std::int64_t most = (std::int64_t{1} << 30);
+  const std::int64_t key_heads = in.k.size(1), n = in.q.size(2), m = in.k.size(2);
+  const std::int64_t group = key_heads > 0 ? in.q.size(1) / key_heads : 0;
+  check(group * n < most && m < most, "a head has ", group * n, " queries and ", m,
+        " keys, but a device takes at most ", most, " of either");
+  Attention<T> a;
+  a.q = AttentionView(in.q);
+  a.k = AttentionView(in.k);
+  if (in.v.defined) a.v = AttentionView(in.v);
+  a.scale = static_cast<T>(in.scale);
+  a.causal = in.causal;
+  a.key_heads = static_cast<int>(key_heads);
+  a.group = static_cast<int>(group);
+  a.n = static_cast<int>(n);
+  a.m = static_cast<int>(m);
+  a.d = static_cast<int>(in.q.size(3));
+  a.e = static_cast<int>(e);
+  a.rows = a.group * a.n;
+  a.tokens = Divider(static_cast<std::uint32_t>(std::max(a.n, 1)));
+  return a;
+}
+
+std::int64_t key_heads_of(const AttentionInputs& in) {
+  return in.q.size(0) * in.k.size(1);
+}
+
+template <class T>
+void forward_as(const AttentionInputs& in, const View& o, const View& lse) {
+  Attention<T> a = attention_of<T>(in, o.size(3));
+  a.out = AttentionView(o);
+  a.lse = lse.defined ? lse.as<T>() : nullptr;
+  attend_by_tiles(in.q, a, key_heads_of(in), AttentionPass::forward);
+}
+
+void forward(const AttentionInputs& in, View o, View lse) {
+  (in.q.dtype == f64 ? forward_as<double> : forward_as<float>)(in, o, lse);
+}
+
+template <class T>
+void run_means(const View& on, const Attention<T>& a, const View& o, std::int64_t all_rows,
+               T* mean) {
+  if (all_rows == 0) return;
+  with_packed(o.dtype, [&]<class U, class E>(Packed<U, E>) {
+    if constexpr (std::is_same_v<T, U>) {
+      run(Queue(on), find_means<T, E>, blocks_for(all_rows, block_threads / row_team),
+          block_threads, 0, a, AttentionView(o), all_rows, mean);
+    }
+  });
+}
+
+template <class T>
+void backward_as(const AttentionInputs& in, const View& o, const View& lse, const View& d_o,
+                 const AttentionInputGrads& d, const View& mean) {
+  const std::int64_t heads = key_heads_of(in);
+  Attention<T> a = attention_of<T>(in, d_o.size(3));
+  a.d_o = AttentionView(d_o);
+  a.lse = lse.as<T>();
+  if (mean.defined) {
+    run_means(in.q, a, o, heads * a.rows, mean.as<T>());
+    a.mean = mean.as<T>();
+  }
+  const auto make = [&](const Grad& g, AttentionPass pass) {
+    if (!g.wanted() || g.view.numel() == 0) return;
+    a.out = AttentionView(g.view);
+    a.add = g.add;
+    attend_by_tiles(in.q, a, heads, pass);
+  };
+  make(d.v, AttentionPass::d_v);
+  make(d.k, AttentionPass::d_k);
+  make(d.q, AttentionPass::d_q);
+}
+
+void backward(const AttentionInputs& in, View o, View lse, View d_o, const AttentionInputGrads& d,
+              View mean, View) {
+  (in.q.dtype == f64 ? backward_as<double> : backward_as<float>)(in, o, lse, d_o, d, mean);
+}
+
+}  // namespace
+}  // namespace on_cuda
+
+void register_cuda_attention() {
+  attention_forward.provide(DeviceKind::cuda, on_cuda::forward);
+  attention_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+}
+
+}  // namespace quipu

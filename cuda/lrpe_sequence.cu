@@ -1,0 +1,71 @@
+// Position encodings with softmax over the sequence, forward; lrpe_sequence.cuh tells how work is
+// cut. x is read for the statistics of its columns and again for the result, the second time from
+// the second-level cache where it fits; o is written once. Bound by memory.
+#include "lrpe_sequence.cuh"
+
+namespace quipu::on_cuda {
+namespace {
+
+template <class T, class Chunk, LrpeKind kind>
+__global__ void __launch_bounds__(block_threads)
+    encode_columns(SequencePlan<T> plan, RowView x, RowView o) {
+  constexpr int halves = halves_of<kind>, count = Chunk::count, columns = halves * count;
+  constexpr int at_once = SequencePlan<T>::at_once;
+  T* const shared = dynamic_shared<T>();
+  const SequencePlace at(plan);
+  const std::uint32_t first = at.chunk * count, n = plan.angles.count;
+  const std::int64_t from = at.entry * x.batch_step, to = at.entry * o.batch_step;
+  OnlineLines<typename Chunk::Element, columns> state;
+  if (plan.pass != SequencePass::result && at.has_work) {
+    state.template take<4>(at.begin + at.team.member, at.end, at.team.members,
+                           [&](std::int64_t token, T(&flat)[columns]) {
+                             T values[halves][count];
+                             const auto t = static_cast<std::uint32_t>(token);
+                             load_chunks<Chunk>(x, from + x.line(at.head, t), first, n, values);
+                             for (int s = 0; s < columns; ++s)
+                               flat[s] = values[s / count][s % count];
+                           });
+  }
+  if (!settle<halves, count>(plan, at, state, shared)) return;
+
+  TurnTile<T, count> tile(plan, at, shared);
+  const std::uint32_t step = at_once * at.team.members;
+  for (std::uint32_t start = at.begin; start < at.end; start += step) {
+    T y[at_once][halves][count];
+    for (int k = 0; k < at_once; ++k) {
+      const std::uint32_t token = start + k * at.team.members + at.team.member;
+      if (!at.has_work || token >= at.end) continue;
+      load_chunks<Chunk>(x, from + x.line(at.head, token), first, n, y[k]);
+    }
+    tile.fill(plan, at, start, at.first_entry == 0);
+    __syncthreads();
+    for (int k = 0; k < at_once; ++k) {
+      const std::uint32_t row = k * at.team.members + at.team.member;
+      if (!at.has_work || start + row >= at.end) continue;
+      for (int s = 0; s < columns; ++s) {
+        T& entry = y[k][s / count][s % count];
+        entry = exp_below<typename Chunk::Element>(entry - state.largest[s]) * state.sum[s];
+      }
+      T encoded[2][count];
+      tile.get(row, at.lane).encode(y[k], encoded);
+      put_chunks<Chunk>(o, to + o.line(at.head, start + row), first, n, encoded, false);
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+void encode_sequence(const View& x, const View& o, const View& table, const RowEncoding& encoding,
+                     const View& space) {
+  const std::int64_t n = angles_of(encoding.kind, x.size(3));
+  const bool packed = has_packed_halves(x, n) && has_packed_halves(o, n);
+  with_chunk_and_kind(
+      x.dtype, packed, encoding.kind, [&]<class T, class Chunk, class Kind>(Chunk, Kind) {
+        const SequencePlan<T> plan(encoding, x, Chunk::count, table, false, space);
+        run_sequence(Queue(x), encode_columns<T, Chunk, Kind::value>, plan, Chunk::count,
+                     Chunk::count * halves_of<Kind::value>, RowView(x), RowView(o));
+      });
+}
+
+}  // namespace quipu::on_cuda

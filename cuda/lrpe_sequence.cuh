@@ -1,0 +1,269 @@
+#pragma once
+// Position encodings with softmax over the sequence: how the work is cut, forward and backward.
+//
+// A block has one head, a strip of columns and a few batch entries, and goes through the tokens: a
+// thread stays with its chunk of columns (16 bytes, and those that they are turned with) and batch
+// entry and takes every so many tokens. First the threads find the statistics of their columns
+// online and join them; then rows are read again and encoded. Where sequences are long both are
+// kernels of their own, and blocks have parts of the sequence, whose statistics wait in workspace
+// and are merged in order by whoever needs them. cos and sin of a few tokens at a time are found
+// once, lie in shared memory and serve all batch entries of the block.
+#include "column_softmax.cuh"
+#include "lrpe_rows.cuh"
+
+namespace quipu::on_cuda {
+
+// What ops/lrpe_kernels.h wants of forward and backward, for softmax over the sequence.
+void encode_sequence(const View& x, const View& o, const View& table, const RowEncoding& encoding,
+                     const View& space);
+void decode_sequence(const View& x, const View& d_o, const Grad& d_x, const View& table,
+                     const RowEncoding& encoding, const View& space);
+
+/// Numbers that move together where they can.
+template <class T, int count>
+inline constexpr int vector_length = count * sizeof(T) < 16 ? 1 : static_cast<int>(16 / sizeof(T));
+
+template <int length, class T>
+__device__ __forceinline__ void load_vector(const T* data, std::int64_t i, T* values) {
+  if constexpr (length == 1) {
+    values[0] = data[i];
+  } else {
+    struct Numbers {
+      T values[length];
+    };
+    const auto pack = std::bit_cast<Numbers>(reinterpret_cast<const uint4*>(data)[i / length]);
+    for (int j = 0; j < length; ++j) values[j] = pack.values[j];
+  }
+}
+template <int length, class T>
+__device__ __forceinline__ void store_vector(T* data, std::int64_t i, const T* values) {
+  if constexpr (length == 1) {
+    data[i] = values[0];
+  } else {
+    struct Numbers {
+      T values[length];
+    };
+    Numbers pack;
+    for (int j = 0; j < length; ++j) pack.values[j] = values[j];
+    reinterpret_cast<uint4*>(data)[i / length] = std::bit_cast<uint4>(pack);
+  }
+}
+
+/// What a kernel does: everything, or one of two steps.
+enum class SequencePass { whole, statistics, result };
+
+template <class T>
+struct SequencePlan {
+  static constexpr int at_once = 2;  // tokens of a thread for which cos and sin are found together
+
+  SequencePlan(const RowEncoding& encoding, const View& x, int chunk, const View& table, bool known,
+               const View& space)
+      : angles(encoding, x.size(3), x.size(2), table, known),
+        chunks(angles.count / static_cast<std::uint32_t>(chunk)),
+        batch(static_cast<std::uint32_t>(x.size(0))),
+        heads(static_cast<std::uint32_t>(x.size(1))),
+        parts(static_cast<std::uint32_t>(lrpe_parts(x.size(0) * x.size(1) * x.size(3), x.size(2)))),
+        statistics(space.defined ? space.as<T>() : nullptr) {
+    check(x.size(0) * x.size(1) < std::int64_t{1} << 31, "there are ", x.size(0),
+          " batch entries of ", x.size(1), " heads, but a device takes less than 2^31 of both");
+    // Of a row at least 32 bytes, a sector, are read together.
+    const std::uint32_t narrowest = chunk == 1 ? 8 : 2;
+    strip = std::min<std::uint32_t>(warp_size, std::bit_ceil(chunks));
+    group = std::min({std::uint32_t{4}, warp_size / strip, std::bit_floor(batch)});
+    while (blocks() < enough_blocks && strip > narrowest) strip /= 2;
+    while (blocks() < enough_blocks && group > 2) group /= 2;
+  }
+
+  unsigned positions() const { return strip * group; }
+  std::uint32_t strips() const { return (chunks + strip - 1) / strip; }
+  std::uint32_t groups() const { return (batch + group - 1) / group; }
+  std::int64_t blocks() const { return std::int64_t{heads} * strips() * groups() * parts; }
+  dim3 grid() const { return dim3(heads * strips() * groups(), parts); }
+  /// For the turns of a few tokens and, at another time, for the folds of S columns a thread.
+  std::size_t shared_bytes(int chunk, int columns) const {
+    const auto turns =
+        std::size_t{2 * at_once} * block_threads / group * static_cast<unsigned>(chunk);
+    const std::size_t folds = 2 * LineTeam::room(block_threads, positions(), columns);
+    return std::max(turns, folds) * sizeof(T);
+  }
+
+  RowAngles<T> angles;
+  std::uint32_t chunks, batch, heads;
+  std::uint32_t strip = 1, group = 1;  // chunks and batch entries of a block: powers of two
+  std::uint32_t parts;
+  T* statistics;
+  SequencePass pass = SequencePass::whole;
+
+ private:
+  static constexpr std::int64_t enough_blocks = 256;
+};
+
+/// What a thread works on.
+struct SequencePlace {
+  template <class T>
+  __device__ __forceinline__ explicit SequencePlace(const SequencePlan<T>& plan)
+      : team(LineTeam::columns(plan.strip * plan.group)) {
+    const std::uint32_t strips = (plan.chunks + plan.strip - 1) / plan.strip;
+    const std::uint32_t rest = blockIdx.x / plan.heads;
+    head = blockIdx.x % plan.heads;
+    first_chunk = rest % strips * plan.strip;
+    first_entry = rest / strips * plan.group;
+    lane = team.line & (plan.strip - 1);
+    chunk = first_chunk + lane;
+    entry = first_entry + team.line / plan.strip;
+    has_work = chunk < plan.chunks && entry < plan.batch;
+    begin = part_start(plan, blockIdx.y);
+    end = part_start(plan, blockIdx.y + 1);
+  }
+  template <class T>
+  __device__ __forceinline__ static std::uint32_t part_start(const SequencePlan<T>& plan,
+                                                             std::uint32_t part) {
+    return static_cast<std::uint32_t>(std::uint64_t{plan.angles.tokens} * part / plan.parts);
+  }
+
+  LineTeam team;
+  std::uint32_t head, first_chunk, first_entry;
+  std::uint32_t lane, chunk, entry;
+  bool has_work;
+  std::uint32_t begin, end;  // tokens
+};
+
+/// cos and sin of a few tokens in shared memory. Vectors of neighbouring chunks lie side by side.
+template <class T, int count>
+class TurnTile {
+ public:
+  __device__ __forceinline__ TurnTile(const SequencePlan<T>& plan, const SequencePlace& at,
+                                      T* shared)
+      : cos_(shared),
+        sin_(shared + SequencePlan<T>::at_once * at.team.members * plan.strip * count),
+        strip_(plan.strip) {}
+
+  /// Those of the tokens from `first` on, by all threads. `enter` fills the table if there is one.
+  __device__ __forceinline__ void fill(const SequencePlan<T>& plan, const SequencePlace& at,
+                                       std::uint32_t first, bool enter) {
+    const std::uint32_t width = strip_ * count;
+    const std::uint32_t total = SequencePlan<T>::at_once * at.team.members * width;
+    for (std::uint32_t k = threadIdx.x; k < total; k += blockDim.x) {
+      const std::uint32_t row = k / width, own = k & (width - 1), token = first + row;
+      const std::uint32_t i = at.first_chunk * count + own;
+      if (token >= at.end || i >= plan.angles.count) continue;
+      const T angle = plan.angles.angle(at.head, token, i);
+      if (enter && plan.angles.table != nullptr) {
+        plan.angles.table[plan.angles.entry(at.head, token) + i] = angle;
+      }
+      const math::SinCos<T> turn = math::sincos(angle);
+      const std::uint32_t place = index(row, own / count, own % count / length) + own % length;
+      cos_[place] = turn.cos;
+      sin_[place] = turn.sin;
+    }
+  }
+
+  __device__ __forceinline__ Turns<T, count> get(std::uint32_t row, std::uint32_t lane) const {
+    Turns<T, count> turns;
+    for (std::uint32_t v = 0; v < count / length; ++v) {
+      load_vector<length>(cos_, index(row, lane, v), turns.cos + v * length);
+      load_vector<length>(sin_, index(row, lane, v), turns.sin + v * length);
+    }
+    return turns;
+  }
+
+ private:
+  static constexpr std::uint32_t length = vector_length<T, count>;
+
+  __device__ __forceinline__ std::uint32_t index(std::uint32_t row, std::uint32_t lane,
+                                                 std::uint32_t v) const {
+    return ((row * (count / length) + v) * strip_ + lane) * length;
+  }
+
+  T *cos_, *sin_;
+  std::uint32_t strip_;
+};
+
+/// The statistics of the columns of a part of the sequence in workspace: [part][quantity][batch
+/// entry][head][column], where vectors of neighbouring chunks lie side by side.
+template <class State, int halves, int count, class T>
+struct SequenceParts {
+  __device__ __forceinline__ SequenceParts(const SequencePlan<T>& plan, const SequencePlace& at)
+      : data(plan.statistics),
+        chunks(plan.chunks),
+        row(std::int64_t{at.entry} * plan.heads + at.head),
+        rows(std::int64_t{plan.batch} * plan.heads),
+        chunk(at.chunk) {}
+
+  __device__ __forceinline__ void store(std::uint32_t part, const State& state) const {
+    each(part, 0, [&](std::int64_t i, int s) { store_vector<length>(data, i, state.largest + s); });
+    each(part, 1, [&](std::int64_t i, int s) { store_vector<length>(data, i, state.sum + s); });
+    if constexpr (State::quantities == 3) {
+      each(part, 2,
+           [&](std::int64_t i, int s) { store_vector<length>(data, i, state.weighted + s); });
+    }
+  }
+  __device__ __forceinline__ State load(std::uint32_t part) const {
+    State state;
+    each(part, 0, [&](std::int64_t i, int s) { load_vector<length>(data, i, state.largest + s); });
+    each(part, 1, [&](std::int64_t i, int s) { load_vector<length>(data, i, state.sum + s); });
+    if constexpr (State::quantities == 3) {
+      each(part, 2,
+           [&](std::int64_t i, int s) { load_vector<length>(data, i, state.weighted + s); });
+    }
+    return state;
+  }
+
+ private:
+  static constexpr int length = vector_length<T, count>;
+
+  /// Calls f(place, column of the thread) for each vector.
+  template <class F>
+  __device__ __forceinline__ void each(std::uint32_t part, int quantity, F f) const {
+    const std::int64_t start = ((std::int64_t{part} * State::quantities + quantity) * rows + row) *
+                               chunks * (halves * count);
+    for (int half = 0; half < halves; ++half) {
+      for (int v = 0; v < count / length; ++v) {
+        const std::int64_t vector = (half * (count / length) + v) * std::int64_t{chunks} + chunk;
+        f(start + vector * length, half * count + v * length);
+      }
+    }
+  }
+
+  T* data;
+  std::uint32_t chunks;
+  std::int64_t row, rows;
+  std::uint32_t chunk;
+};
+
+/// Joins what the threads found of their columns, or what parts of the sequence did, and makes it
+/// ready to use. Returns false where it was only to be kept.
+template <int halves, int count, class State, class T>
+__device__ __forceinline__ bool settle(const SequencePlan<T>& plan, const SequencePlace& at,
+                                       State& state, T* shared) {
+  const SequenceParts<State, halves, count, T> parts(plan, at);
+  if (plan.pass == SequencePass::result && at.has_work) {
+    for (std::uint32_t part = at.team.member; part < plan.parts; part += at.team.members) {
+      state.merge(parts.load(part));
+    }
+  }
+  state.join(at.team, shared);
+  if (plan.pass == SequencePass::statistics) {
+    if (at.has_work && at.team.member == 0) parts.store(blockIdx.y, state);
+    return false;
+  }
+  state.finish();
+  __syncthreads();
+  return true;
+}
+
+/// Runs a kernel once where a block sees whole columns, else for the statistics and for the result.
+template <class T, class Kernel, class... Arguments>
+void run_sequence(const Queue& queue, Kernel kernel, SequencePlan<T> plan, int chunk, int columns,
+                  const Arguments&... arguments) {
+  const auto run_pass = [&](SequencePass pass) {
+    plan.pass = pass;
+    run(queue, kernel, plan.grid(), block_threads, plan.shared_bytes(chunk, columns), plan,
+        arguments...);
+  };
+  if (plan.parts == 1) return run_pass(SequencePass::whole);
+  run_pass(SequencePass::statistics);
+  run_pass(SequencePass::result);
+}
+
+}  // namespace quipu::on_cuda

@@ -1,0 +1,384 @@
+// Attention of one token over factored keys and values: f32, f64, and what tensor cores cannot
+// take (tpa_decode_mma.cu). A block has a batch entry, a block of its entries, up to 32 heads and
+// up to 128 columns of values; all of them where sizes are usual, so that every factor is read
+// once. It makes the queries of its heads, then takes entries in tiles: scores from a tile of bk in
+// shared memory, their exponentials times av, and sums over a tile of bv in registers, which shrink
+// when the largest score grows. Bound by the multiply-add units.
+//
+// Where entries are cut into several blocks, a second kernel puts them together by their
+// log-sum-exps: each part of the output is read once.
+//
+// sass attend<float>: need LDG.E.128 STS.128; forbid STL LDL LD.E$ ST.E$; registers 128
+//
+// sass attend<double>: need LDG.E.128 STS.128 DFMA; forbid STL LDL LD.E$ ST.E$; registers 128
+//
+// sass merge_blocks: forbid STL LDL LD.E$ ST.E$; registers 64
+#include <cmath>
+
+#include "quipu/core/error.h"
+#include "runtime/run.h"
+#include "tpa_decode.cuh"
+
+namespace quipu {
+namespace on_cuda {
+namespace {
+
+constexpr int block_heads = 32, block_columns = 128;
+constexpr int score_pitch = 36;      // keeps eight rows of four heads in different banks
+constexpr int widest_queries = 256;  // wider ones are made again for each tile, part by part
+template <class T>
+constexpr int tile_rows = 32 * sizeof(float) / sizeof(T);
+
+template <class T>
+struct Forward {
+  Factor aq, bq, ak, bk, av, bv;
+  EntryCounts counts;
+  IndexGuard guard;
+  TpaBlocks blocks;
+  ForwardTarget<T> to;
+  int r, d, key_rank, value_rank;
+  T score_scale;
+
+  __host__ __device__ int held_queries() const { return d <= widest_queries ? d : block_columns; }
+};
+
+/// Columns of entries as T in shared memory, in rows of block_columns.
+template <class T>
+__device__ __forceinline__ void load_panel(T* panel, const Factor& x, std::int64_t b,
+                                           std::int64_t first, int rows, int rank, int column,
+                                           int columns) {
+  constexpr int width = 16 / static_cast<int>(sizeof(T));
+  if (x.packed && x.dtype == element_dtype<T>) {
+    const int chunks = columns / width;
+    for (int i = static_cast<int>(threadIdx.x); i < rows * chunks; i += block_threads) {
+      const std::int64_t from = x.row(b, first + i / chunks, rank) + column;
+      reinterpret_cast<uint4*>(panel)[i / chunks * (block_columns / width) + i % chunks] =
+          static_cast<const uint4*>(x.data)[from / width + i % chunks];
+    }
+    return;
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < rows * columns; i += block_threads) {
+    const std::int64_t start = x.row(b, first + i / columns, rank);
+    panel[i / columns * block_columns + i % columns] =
+        x.template at<T>(start, column + i % columns);
+  }
+}
+
+template <class T>
+class Attention {
+ public:
+  __device__ Attention(const Forward<T>& forward, int column_groups)
+      : f_(forward),
+        block_(forward.blocks, forward.counts),
+        head_(static_cast<int>(blockIdx.y) / column_groups * block_heads),
+        column_(static_cast<int>(blockIdx.y) % column_groups * block_columns),
+        panel_(dynamic_shared<T>()),
+        scores_(panel_ + rows * block_columns),
+        weighted_(scores_ + rows * score_pitch),
+        shrink_(weighted_ + rows * block_heads),
+        queries_(shrink_ + block_heads) {
+    heads_ = min(block_heads, static_cast<int>(f_.to.heads) - head_);
+    columns_ = min(block_columns, static_cast<int>(f_.to.e) - column_);
+  }
+
+  __device__ void run() {
+    const bool first_of_entry = blockIdx.y == 0 && block_.index == 0;
+    if (first_of_entry && threadIdx.x == 0) f_.counts.check(f_.guard, block_.b);
+    if (f_.d <= widest_queries && block_.begin < block_.end) make_queries(0, f_.d);
+    for (first_ = block_.begin; first_ < block_.end; first_ += rows) {
+      rows_ = static_cast<int>(min(static_cast<std::int64_t>(rows), block_.end - first_));
+      score();
+      absorb();
+      for (int rank = 0; rank < f_.value_rank; ++rank) add_values(rank);
+    }
+    finish();
+  }
+
+  static std::size_t shared_bytes(int held_queries) {
+    return sizeof(T) * static_cast<std::size_t>(rows * (block_columns + score_pitch + block_heads) +
+                                                block_heads * (held_queries + 2));
+  }
+
+ private:
+  static constexpr int rows = tile_rows<T>, row_steps = rows / 16;
+  static constexpr int sum_heads = 4, sum_columns = block_columns / static_cast<int>(warp_size);
+
+  /// Columns [column, column + columns) of aq bq for the heads of this block.
+  __device__ void make_queries(int column, int columns) {
+    for (int i = thread_; i < heads_ * columns; i += block_threads) {
+      const int head = i / columns, c = i % columns;
+      const std::int64_t start = f_.aq.row(block_.b, head_ + head);
+      T sum(0);
+      for (int k = 0; k < f_.r; ++k) {
+        sum += f_.aq.template at<T>(start, k) *
+               f_.bq.template at<T>(f_.bq.row(block_.b, k), column + c);
+      }
+      queries_[head * (f_.held_queries() + 1) + c] = sum;
+    }
+  }
+
+  /// Scores of the tile; what lies outside gets -infinity.
+  __device__ void score() {
+    const int x = thread_ % 16, y = thread_ / 16;
+    T total[row_steps][2] = {};
+    for (int rank = 0; rank < f_.key_rank; ++rank) {
+      T product[row_steps][2] = {};
+      for (int column = 0; column < f_.d; column += block_columns) {
+        const int columns = min(block_columns, f_.d - column);
+        __syncthreads();
+        load_panel(panel_, f_.bk, block_.b, first_, rows_, rank, column, columns);
+        if (f_.d > widest_queries) make_queries(column, columns);
+        __syncthreads();
+        multiply(product, x, y, f_.d > widest_queries ? 0 : column, columns);
+      }
+#pragma unroll
+      for (int i = 0; i < row_steps; ++i) {
+        if (y + 16 * i >= rows_) continue;
+        const std::int64_t start = f_.ak.row(block_.b, first_ + y + 16 * i, rank);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          if (x + 16 * j >= heads_) continue;
+          const T ak = f_.ak.template at<T>(start, head_ + x + 16 * j);
+          total[i][j] += f_.score_scale * (ak * product[i][j]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < row_steps; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const bool inside = y + 16 * i < rows_ && x + 16 * j < heads_;
+        scores_[(y + 16 * i) * score_pitch + x + 16 * j] = inside ? total[i][j] : minus_infinity<T>;
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void multiply(T (&product)[row_steps][2], int x, int y, int from,
+                                           int columns) const {
+    const int pitch = f_.held_queries() + 1;
+    const T* const right[2] = {queries_ + min(x, heads_ - 1) * pitch + from,
+                               queries_ + min(x + 16, heads_ - 1) * pitch + from};
+    const T* left[row_steps];
+#pragma unroll
+    for (int i = 0; i < row_steps; ++i)
+      left[i] = panel_ + min(y + 16 * i, rows_ - 1) * block_columns;
+    for (int k = 0; k < columns; ++k) {
+#pragma unroll
+      for (int i = 0; i < row_steps; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) product[i][j] += left[i][k] * right[j][k];
+      }
+    }
+  }
+
+  /// Turns scores into exponentials less the largest so far. Eight threads have a head.
+  __device__ void absorb() {
+    const int head = thread_ / 8, part = thread_ % 8;
+    const T before = largest_;
+    for (int i = part; i < rows; i += 8) {
+      const T score = scores_[i * score_pitch + head];
+      largest_ = score > largest_ ? score : largest_;
+    }
+    for (int lanes = 1; lanes < 8; lanes *= 2) {
+      const T other = from_lane(largest_, lanes);
+      largest_ = other > largest_ ? other : largest_;
+    }
+    const T shift = largest_ == minus_infinity<T> ? T(0) : largest_;
+    T sum(0);
+    for (int i = part; i < rows; i += 8) {
+      T& score = scores_[i * score_pitch + head];
+      score = std::exp(score - shift);
+      sum += score;
+    }
+    for (int lanes = 1; lanes < 8; lanes *= 2) sum += from_lane(sum, lanes);
+    const T shrink = std::exp(before - shift);
+    sum_ = sum_ * shrink + sum;
+    if (part == 0) shrink_[head] = shrink;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < sum_heads; ++i) {
+      const T factor = shrink_[thread_ / warp_size + 8 * i];
+#pragma unroll
+      for (int j = 0; j < sum_columns; ++j) sums_[i][j] *= factor;
+    }
+  }
+
+  /// The sums grow by the exponentials times av, times bv.
+  __device__ void add_values(int rank) {
+    __syncthreads();
+    load_panel(panel_, f_.bv, block_.b, first_, rows_, rank, column_, columns_);
+    for (int i = thread_; i < rows_ * block_heads; i += block_threads) {
+      const int row = i / block_heads, head = i % block_heads;
+      const std::int64_t start = f_.av.row(block_.b, first_ + row, rank);
+      weighted_[i] = head < heads_ ? scores_[row * score_pitch + head] *
+                                         f_.av.template at<T>(start, head_ + head)
+                                   : T(0);
+    }
+    __syncthreads();
+    const int head = thread_ / static_cast<int>(warp_size);
+    for (int row = 0; row < rows_; ++row) {
+      T left[sum_heads], right[sum_columns];
+#pragma unroll
+      for (int i = 0; i < sum_heads; ++i) left[i] = weighted_[row * block_heads + head + 8 * i];
+#pragma unroll
+      for (int j = 0; j < sum_columns; ++j) {
+        const int column = lane_ + 32 * j;
+        right[j] = column < columns_ ? panel_[row * block_columns + column] : T(0);
+      }
+#pragma unroll
+      for (int i = 0; i < sum_heads; ++i) {
+#pragma unroll
+        for (int j = 0; j < sum_columns; ++j) sums_[i][j] += left[i] * right[j];
+      }
+    }
+  }
+
+  __device__ void finish() {
+    const int of_stats = thread_ / 8;
+    __syncthreads();
+    if (thread_ % 8 == 0) {
+      shrink_[of_stats] = f_.to.factor(sum_);
+      if (column_ == 0 && of_stats < heads_) {
+        f_.to.put_sum(block_.b, head_ + of_stats, largest_, sum_);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < sum_heads; ++i) {
+      const int head = thread_ / static_cast<int>(warp_size) + 8 * i;
+      if (head >= heads_) continue;
+#pragma unroll
+      for (int j = 0; j < sum_columns; ++j) {
+        const int column = lane_ + 32 * j;
+        if (column >= columns_) continue;
+        f_.to.put(block_.b, head_ + head, column_ + column, sums_[i][j] * shrink_[head]);
+      }
+    }
+  }
+
+  const Forward<T>& f_;
+  EntryBlock block_;
+  int head_, column_, heads_, columns_;
+  T *panel_, *scores_, *weighted_, *shrink_, *queries_;
+  std::int64_t first_ = 0;  // entry of the tile
+  int rows_ = 0;            // of the tile
+  T sums_[sum_heads][sum_columns] = {};
+  T largest_ = minus_infinity<T>, sum_ = T(0);  // of the head that this thread has in absorb()
+  int thread_ = static_cast<int>(threadIdx.x), lane_ = thread_ % static_cast<int>(warp_size);
+};
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) attend(Forward<T> f, int column_groups) {
+  Attention<T>(f, column_groups).run();
+}
+
+constexpr int merge_heads = 8;  // a warp each
+
+/// Block (b, some heads): o and lse from those of the blocks.
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    merge_blocks(ForwardTarget<T> to, TpaBlocks blocks) {
+  T* const weights = dynamic_shared<T>();  // (head, block), a column of padding
+  const std::int64_t b = blockIdx.x, first = blockIdx.y * merge_heads;
+  const int count = static_cast<int>(blocks.count);
+  const int heads = static_cast<int>(min(static_cast<std::int64_t>(merge_heads), to.heads - first));
+  for (int i = static_cast<int>(threadIdx.x); i < count * merge_heads; i += block_threads) {
+    const int k = i / merge_heads, head = i % merge_heads;
+    if (head < heads) {
+      weights[head * (count + 1) + k] = to.sums[(b * count + k) * to.heads + first + head];
+    }
+  }
+  __syncthreads();
+  const int head = static_cast<int>(threadIdx.x / warp_size),
+            lane = static_cast<int>(threadIdx.x % warp_size);
+  if (head >= heads) return;  // a whole warp
+  T* const own = weights + head * (count + 1);
+  T largest = minus_infinity<T>, sum(0);
+  for (int k = lane; k < count; k += warp_size) largest = own[k] > largest ? own[k] : largest;
+  largest = fold_warp(largest, [](T x, T y) { return y > x ? y : x; });
+  const T shift = largest == minus_infinity<T> ? T(0) : largest;
+  for (int k = lane; k < count; k += warp_size) {
+    own[k] = std::exp(own[k] - shift);
+    sum += own[k];
+  }
+  sum = fold_warp(sum, [](T x, T y) { return x + y; });
+  __syncwarp();
+  if (lane == 0) to.put_lse(b, first + head, sum == T(0) ? largest : shift + std::log(sum));
+  const T inverse = sum == T(0) ? T(0) : T(1) / sum;
+  for (std::int64_t column = lane; column < to.e; column += block_columns) {
+    T total[4] = {};
+    for (int k = 0; k < count; ++k) {
+      const T* part = to.outputs + ((b * count + k) * to.heads + first + head) * to.e;
+      const T weight = own[k] * inverse;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (column + 32 * j < to.e) total[j] += weight * part[column + 32 * j];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (column + 32 * j < to.e) to.put_output(b, first + head, column + 32 * j, total[j]);
+    }
+  }
+}
+
+// ---- on the host ----
+
+IndexGuard guard_of(const TpaInputs& in) {
+  if (!in.lengths.defined) return {};
+  return index_guard(Queue(in.aq), in.lengths,
+                     {"lengths", detail::concat(", but there are ", in.ak.size(1), " entries")});
+}
+
+template <class T>
+void run_attention(const TpaInputs& in, const ForwardTarget<T>& to, const TpaBlocks& blocks,
+                   IndexGuard guard) {
+  const auto small = [](std::int64_t n) { return static_cast<int>(n); };
+  const Forward<T> f{Factor(in.aq),
+                     Factor(in.bq),
+                     Factor(in.ak),
+                     Factor(in.bk),
+                     Factor(in.av),
+                     Factor(in.bv),
+                     EntryCounts(in),
+                     guard,
+                     blocks,
+                     to,
+                     small(in.aq.size(2)),
+                     small(in.bq.size(2)),
+                     small(in.ak.size(2)),
+                     small(in.av.size(2)),
+                     static_cast<T>(in.score_scale)};
+  const unsigned column_groups = std::max(1u, blocks_for(to.e, block_columns));
+  const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
+                  blocks_for(to.heads, block_heads) * column_groups);
+  on_cuda::run(Queue(in.aq), attend<T>, grid, block_threads,
+               Attention<T>::shared_bytes(f.held_queries()), f, static_cast<int>(column_groups));
+}
+
+void forward(const TpaInputs& in, View o, View lse, View partial) {
+  if (o.size(0) * o.size(1) == 0) return;
+  const TpaBlocks blocks = tpa_blocks_on(DeviceKind::cuda, o.size(0), in.ak.size(1), in.split);
+  const IndexGuard guard = guard_of(in);
+  const auto run_with = [&]<class T>(T) {
+    const ForwardTarget<T> to(o, lse, partial, blocks, in.value_scale);
+    if (!tpa_forward_on_tensor_cores(in, o, lse, partial, blocks, guard)) {
+      run_attention(in, to, blocks, guard);
+    }
+    if (blocks.count == 1) return;
+    const dim3 grid(static_cast<unsigned>(o.size(0)), blocks_for(to.heads, merge_heads));
+    on_cuda::run(Queue(o), merge_blocks<T>, grid, block_threads,
+                 sizeof(T) * merge_heads * static_cast<std::size_t>(blocks.count + 1), to, blocks);
+  };
+  in.aq.dtype == f64 ? run_with(0.0) : run_with(0.0f);
+}
+
+}  // namespace
+}  // namespace on_cuda
+
+void register_cuda_tpa_decode() {
+  tpa_decode_forward.provide(DeviceKind::cuda, on_cuda::forward);
+}
+
+}  // namespace quipu

@@ -1,0 +1,146 @@
+#pragma once
+// What the kernels of attention over factored keys and values share: the factors, how many entries
+// attend, and how blocks of entries are cut.
+#include <limits>
+
+#include "block.cuh"
+#include "element.cuh"
+#include "index_check.cuh"
+#include "quipu/ops/tpa_decode_kernels.h"
+#include "rows.cuh"
+
+namespace quipu::on_cuda {
+
+/// ak, bk, av, bv as (b, m, rank, column), or aq, bq, o as (b, row, column); any strides.
+struct Factor {
+  Factor() = default;
+  explicit Factor(const View& v) {
+    if (!v.defined || v.numel() == 0) return;
+    data = v.data;
+    dtype = v.dtype;
+    packed = has_packed_rows(v, v.dim() - 1);
+    const bool ranked = v.dim() == 4;
+    for (int d = 0; d < 2; ++d) step[d] = v.stride(d);
+    step[2] = ranked ? v.stride(2) : 0;
+    step[3] = v.stride(v.dim() - 1);
+  }
+  /// Where a row begins, in elements.
+  __device__ __forceinline__ std::int64_t row(std::int64_t b, std::int64_t m, int rank = 0) const {
+    return b * step[0] + m * step[1] + rank * step[2];
+  }
+  template <class T>
+  __device__ __forceinline__ T at(std::int64_t start, std::int64_t column) const {
+    return load_element<T>(data, dtype, start + column * step[3]);
+  }
+
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  bool packed = false;  // rows are dense and lie on 16-byte borders
+  std::int64_t step[4] = {};
+};
+
+/// Where a gradient goes; no data: nobody wants it.
+struct FactorGrad : Factor {
+  FactorGrad() = default;
+  explicit FactorGrad(const Grad& g) : Factor(g.view), add(g.add) {}
+
+  __device__ __forceinline__ bool wanted() const { return data != nullptr; }
+  template <class T>
+  __device__ __forceinline__ void put(std::int64_t start, std::int64_t column, T value) const {
+    put_element(data, dtype, start + column * step[3], value, add);
+  }
+  bool add = false;
+};
+
+/// How many entries of each batch entry attend.
+struct EntryCounts {
+  EntryCounts(const TpaInputs& in) : all(in.ak.size(1)) {
+    if (!in.lengths.defined) return;
+    data = in.lengths.as<std::int64_t>();
+    step = in.lengths.stride(0);
+  }
+  /// A length that is not in [0, m] counts as 0.
+  __device__ __forceinline__ std::int64_t operator[](std::int64_t b) const {
+    if (data == nullptr) return all;
+    const std::int64_t length = data[b * step];
+    return length < 0 || length > all ? 0 : length;
+  }
+  /// Leaves a note of such a length, for one thread.
+  __device__ __forceinline__ void check(IndexGuard guard, std::int64_t b) const {
+    if (data != nullptr) index_is_valid(guard, data[b * step], all + 1, b);
+  }
+  const std::int64_t* data = nullptr;
+  std::int64_t step = 0, all;
+};
+
+/// The block of entries that a CUDA block works on: blockIdx.x counts them, batch entries outside.
+struct EntryBlock {
+  __device__ __forceinline__ EntryBlock(const TpaBlocks& blocks, const EntryCounts& counts)
+      : b(blockIdx.x / blocks.count), index(blockIdx.x % blocks.count) {
+    begin = index * blocks.length;
+    last = begin + blocks.length < counts.all ? begin + blocks.length : counts.all;
+    const std::int64_t count = counts[b];
+    end = count < begin ? begin : count < last ? count : last;
+  }
+  std::int64_t b, index;
+  std::int64_t begin, end, last;  // entries [begin, end) attend, [end, last) do not
+};
+
+template <class T>
+inline constexpr T minus_infinity = -std::numeric_limits<T>::infinity();
+
+/// Where forward leaves its results: o and lse, or a part for the block.
+template <class T>
+struct ForwardTarget {
+  ForwardTarget(const View& o_view, const View& lse_view, const View& partial,
+                const TpaBlocks& blocks, double scale)
+      : o(o_view), heads(o_view.size(1)), e(o_view.size(2)), value_scale(static_cast<T>(scale)) {
+    if (lse_view.defined) {
+      lse = lse_view.as<T>();
+      lse_step[0] = lse_view.stride(0);
+      lse_step[1] = lse_view.stride(1);
+    }
+    if (blocks.count == 1) return;
+    outputs = partial.as<T>();
+    sums = outputs + o_view.size(0) * blocks.count * heads * e;
+  }
+  /// What a head's sums are multiplied with; where nothing attends, all is 0.
+  __device__ __forceinline__ T factor(T sum) const {
+    return sum == T(0) ? T(0) : value_scale / sum;
+  }
+  __device__ __forceinline__ void put_lse(std::int64_t b, std::int64_t head, T value) const {
+    if (lse != nullptr) lse[b * lse_step[0] + head * lse_step[1]] = value;
+  }
+  /// The log-sum-exp of a head from its largest score and the sum of exponentials.
+  __device__ __forceinline__ void put_sum(std::int64_t b, std::int64_t head, T largest,
+                                          T sum) const {
+    const T value = sum == T(0) ? minus_infinity<T> : largest + std::log(sum);
+    if (sums == nullptr) return put_lse(b, head, value);
+    sums[blockIdx.x * heads + head] = value;
+  }
+
+  /// One entry of the output, or of the block's part of it.
+  __device__ __forceinline__ void put(std::int64_t b, std::int64_t head, std::int64_t column,
+                                      T value) const {
+    if (outputs == nullptr) return put_output(b, head, column, value);
+    outputs[(blockIdx.x * heads + head) * e + column] = value;
+  }
+  __device__ __forceinline__ void put_output(std::int64_t b, std::int64_t head, std::int64_t column,
+                                             T value) const {
+    store_element(o.data, o.dtype, o.row(b, head) + column * o.step[3], value);
+  }
+
+  Factor o;
+  std::int64_t heads, e;
+  T value_scale;
+  T* lse = nullptr;
+  std::int64_t lse_step[2] = {};
+  T* outputs = nullptr;  // (b, block, h, e); null where there is one block
+  T* sums = nullptr;     // (b, block, h): log-sum-exps
+};
+
+/// The forward kernel on tensor cores, where types, sizes and strides suit it; false: nothing ran.
+bool tpa_forward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
+                                 const View& partial, const TpaBlocks& blocks, IndexGuard guard);
+
+}  // namespace quipu::on_cuda

@@ -1,0 +1,470 @@
+// Backward of attention over factored keys and values. A block has a batch entry and a block of its
+// entries, which it takes in tiles with all heads: the scores of a tile are found again,
+// exponentials of scores less the log-sum-exp are the weights, and everything that belongs to the
+// tile lies in shared memory until its gradients are written, or added to what is there. Gradients
+// of aq and bq are sums over all entries: a block has its own in shared memory (in the workspace
+// where they are large), and a second kernel adds them in the order of the blocks. Rows of bk and
+// bv are read once if they are at most 128 wide, those of ak and av twice, the second time from a
+// cache. Bound by the multiply-add units.
+//
+// sass differentiate: forbid STL LDL LD.E$ ST.E$; registers 128
+#include <cmath>
+
+#include "geometry.h"
+#include "runtime/run.h"
+#include "tpa_decode.cuh"
+
+namespace quipu {
+namespace on_cuda {
+namespace {
+
+constexpr int panel_columns = 128, most_rows = 16;
+
+/// Sizes of a call, and what lies where in shared memory: rows of an odd number of elements, so
+/// that neither rows nor columns meet in one bank.
+struct Plan {
+  Plan(const TpaInputs& in, const View& d_o, std::size_t element)
+      : heads(static_cast<int>(d_o.size(1))),
+        r(static_cast<int>(in.aq.size(2))),
+        d(static_cast<int>(in.bq.size(2))),
+        e(static_cast<int>(d_o.size(2))),
+        key_rank(static_cast<int>(in.ak.size(2))),
+        value_rank(static_cast<int>((in.av.defined ? in.av : in.bv).size(2))),
+        key_columns(std::min(d, panel_columns)),
+        value_columns(std::min(e, panel_columns)) {
+    constexpr std::size_t most_held = 32 << 10, most_tiles = 48 << 10;
+    const auto fits = [&](std::int64_t n) {
+      return static_cast<std::size_t>(n) * element <= most_held;
+    };
+    holds_queries = fits(std::int64_t{r} * (odd(heads) + odd(d)));
+    holds_d_o = fits(std::int64_t{heads} * odd(e));
+    holds_sums = fits(std::int64_t{r} * (heads + d));
+    rows = static_cast<int>(std::clamp<std::size_t>(
+        most_tiles / (element * static_cast<std::size_t>(row_elements())), 1, most_rows));
+  }
+  static __host__ __device__ constexpr int odd(int n) { return n | 1; }
+  int row_elements() const {
+    return 4 * odd(heads) + 2 * odd(r) + odd(key_columns) + odd(value_columns);
+  }
+  std::size_t elements() const {
+    std::size_t n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(row_elements());
+    n += static_cast<std::size_t>(2 * heads);
+    if (holds_queries) n += static_cast<std::size_t>(heads * odd(r) + r * odd(d));
+    if (holds_d_o) n += static_cast<std::size_t>(heads * odd(e));
+    if (holds_sums) n += static_cast<std::size_t>(r * (heads + d));
+    return n;
+  }
+  int heads, r, d, e, key_rank, value_rank;
+  int key_columns, value_columns;  // of a tile of bk and bv
+  int rows;                        // of a tile
+  bool holds_queries, holds_d_o, holds_sums;
+};
+
+template <class T>
+struct Backward {
+  Plan plan;
+  Factor aq, bq, ak, bk, av, bv, o, d_o;
+  FactorGrad d_ak, d_bk, d_av, d_bv;
+  bool of_scores, of_aq, of_bq;
+  EntryCounts counts;
+  TpaBlocks blocks;
+  const T* lse;
+  std::int64_t lse_step[2];
+  T* parts;  // (b, block, h r + r d), null where neither aq nor bq wants a gradient
+  T score_scale, value_scale;
+};
+
+/// A matrix of one batch entry: in shared memory if it fits there, else where it is.
+template <class T>
+struct Operand {
+  __device__ __forceinline__ T operator()(int row, int column) const {
+    if (held != nullptr) return held[row * pitch + column];
+    return from.template at<T>(from.row(b, row), column);
+  }
+  __device__ __forceinline__ void hold(T* room, int rows, int columns) {
+    for (int i = static_cast<int>(threadIdx.x); i < rows * columns; i += block_threads) {
+      room[i / columns * Plan::odd(columns) + i % columns] =
+          from.template at<T>(from.row(b, i / columns), i % columns);
+    }
+    held = room;
+    pitch = Plan::odd(columns);
+  }
+  const Factor& from;
+  std::int64_t b;
+  T* held = nullptr;
+  int pitch = 0;
+};
+
+/// Rows of a tile in shared memory.
+template <class T>
+struct Rows {
+  __device__ __forceinline__ T& operator()(int row, int column) const {
+    return data[row * pitch + column];
+  }
+  T* data;
+  int pitch;
+};
+
+/// Calls out(i, j, sum over k of a(i, k) b(k, j)). A thread has 2 x 2 of them at a time; lanes go
+/// along columns.
+template <class T, class A, class B, class Out>
+__device__ __forceinline__ void multiply(int rows, int columns, int depth, A a, B b, Out out) {
+  const int half_rows = (rows + 1) / 2, half_columns = (columns + 1) / 2;
+  for (int p = static_cast<int>(threadIdx.x); p < half_rows * half_columns; p += block_threads) {
+    const int i = p / half_columns, j = p % half_columns;
+    const bool has_row = i + half_rows < rows, has_column = j + half_columns < columns;
+    const int second_row = has_row ? i + half_rows : i, second = has_column ? j + half_columns : j;
+    T sum[2][2] = {};
+    for (int k = 0; k < depth; ++k) {
+      const T left[2] = {a(i, k), a(second_row, k)}, right[2] = {b(k, j), b(k, second)};
+#pragma unroll
+      for (int x = 0; x < 2; ++x) {
+#pragma unroll
+        for (int y = 0; y < 2; ++y) sum[x][y] += left[x] * right[y];
+      }
+    }
+    out(i, j, sum[0][0]);
+    if (has_column) out(i, second, sum[0][1]);
+    if (has_row) out(second_row, j, sum[1][0]);
+    if (has_row && has_column) out(second_row, second, sum[1][1]);
+  }
+}
+
+template <class T>
+class Differentiation {
+ public:
+  __device__ __forceinline__ Differentiation(const Backward<T>& backward)
+      : g_(backward),
+        plan_(backward.plan),
+        block_(backward.blocks, backward.counts),
+        aq_{backward.aq, block_.b},
+        bq_{backward.bq, block_.b},
+        d_o_{backward.d_o, block_.b} {
+    T* next = dynamic_shared<T>();
+    const auto take = [&](int count) {
+      T* const room = next;
+      next += count;
+      return room;
+    };
+    const auto tile = [&](int columns) {
+      return Rows<T>{take(plan_.rows * Plan::odd(columns)), Plan::odd(columns)};
+    };
+    weights_ = tile(plan_.heads);
+    products_ = tile(plan_.heads);
+    d_weights_ = tile(plan_.heads);
+    factors_ = tile(plan_.heads);
+    inner_ = tile(plan_.r);
+    d_inner_ = tile(plan_.r);
+    keys_ = tile(plan_.key_columns);
+    values_ = tile(plan_.value_columns);
+    lse_ = take(plan_.heads);
+    mean_ = take(plan_.heads);
+    if (plan_.holds_queries) {
+      aq_.hold(take(plan_.heads * Plan::odd(plan_.r)), plan_.heads, plan_.r);
+      bq_.hold(take(plan_.r * Plan::odd(plan_.d)), plan_.r, plan_.d);
+    }
+    if (plan_.holds_d_o) {
+      d_o_.hold(take(plan_.heads * Plan::odd(plan_.e)), plan_.heads, plan_.e);
+    }
+    if (plan_.holds_sums) sums_ = take(plan_.r * (plan_.heads + plan_.d));
+    part_ = g_.parts + blockIdx.x * part_size();
+  }
+
+  __device__ __forceinline__ void run() {
+    for (int h = thread_; h < plan_.heads; h += block_threads) {
+      lse_[h] = g_.lse[block_.b * g_.lse_step[0] + h * g_.lse_step[1]];
+    }
+    if (g_.parts != nullptr) {
+      for (std::int64_t i = thread_; i < part_size(); i += block_threads) put_part(i, T(0));
+    }
+    __syncthreads();
+    if (g_.of_scores) find_means();
+    for (first_ = block_.begin; first_ < block_.end; first_ += rows_) {
+      rows_ = static_cast<int>(min(static_cast<std::int64_t>(plan_.rows), block_.end - first_));
+      keys_held_ = -1;
+      find_weights();
+      for (int rank = 0; rank < plan_.value_rank; ++rank) go_through_values(rank);
+      if (g_.of_scores) go_through_keys();
+    }
+    clear(g_.d_ak, plan_.key_rank, plan_.heads);
+    clear(g_.d_bk, plan_.key_rank, plan_.d);
+    clear(g_.d_av, plan_.value_rank, plan_.heads);
+    clear(g_.d_bv, plan_.value_rank, plan_.e);
+    if (g_.parts == nullptr || !plan_.holds_sums) return;
+    __syncthreads();
+    for (std::int64_t i = thread_; i < part_size(); i += block_threads) part_[i] = sums_[i];
+  }
+
+ private:
+  __device__ __forceinline__ std::int64_t part_size() const {
+    return std::int64_t{plan_.r} * (plan_.heads + plan_.d);
+  }
+  __device__ __forceinline__ void put_part(std::int64_t i, T value) {
+    if (plan_.holds_sums) {
+      sums_[i] = value;
+    } else {
+      part_[i] = value;
+    }
+  }
+  __device__ __forceinline__ void add_part(std::int64_t i, T value) {
+    if (plan_.holds_sums) {
+      sums_[i] += value;
+    } else {
+      part_[i] += value;
+    }
+  }
+
+  /// The sum over all entries of weights times their gradients is the product of o and d_o.
+  __device__ __forceinline__ void find_means() {
+    constexpr int warps = block_threads / warp_size;
+    const int lane = thread_ % static_cast<int>(warp_size);
+    for (int h = thread_ / static_cast<int>(warp_size); h < plan_.heads; h += warps) {
+      const std::int64_t start = g_.o.row(block_.b, h);
+      T sum(0);
+      for (int j = lane; j < plan_.e; j += static_cast<int>(warp_size)) {
+        sum += g_.o.template at<T>(start, j) * d_o_(h, j);
+      }
+      sum = fold_warp(sum, [](T x, T y) { return x + y; });
+      if (lane == 0) mean_[h] = sum;
+    }
+  }
+
+  /// Columns of the tile's rows of bk or bv, behind a barrier.
+  __device__ __forceinline__ void load(const Rows<T>& to, const Factor& x, int rank, int column,
+                                       int columns) const {
+    __syncthreads();
+    for (int i = thread_; i < rows_ * columns; i += block_threads) {
+      const std::int64_t start = x.row(block_.b, first_ + i / columns, rank);
+      to(i / columns, i % columns) = x.template at<T>(start, column + i % columns);
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ void load_keys(int rank, int column, int columns) {
+    const std::int64_t wanted = std::int64_t{rank} * plan_.d + column;
+    if (keys_held_ == wanted) return;
+    load(keys_, g_.bk, rank, column, columns);
+    keys_held_ = wanted;
+  }
+
+  /// inner = bk bq^T, products = inner aq^T.
+  __device__ __forceinline__ void multiply_keys(int rank) {
+    __syncthreads();
+    for (int i = thread_; i < rows_ * plan_.r; i += block_threads) {
+      inner_(i / plan_.r, i % plan_.r) = T(0);
+    }
+    for (int column = 0; column < plan_.d; column += panel_columns) {
+      const int columns = min(panel_columns, plan_.d - column);
+      load_keys(rank, column, columns);
+      __syncthreads();
+      multiply<T>(
+          rows_, plan_.r, columns, keys_, [&](int k, int j) { return bq_(j, column + k); },
+          [&](int i, int j, T sum) { inner_(i, j) += sum; });
+    }
+    __syncthreads();
+    multiply<T>(
+        rows_, plan_.heads, plan_.r, inner_, [&](int k, int j) { return aq_(j, k); },
+        [&](int i, int j, T sum) { products_(i, j) = sum; });
+    __syncthreads();
+  }
+
+  /// Calls f(i, h, a) with an element of ak or av for every row and head of the tile.
+  template <class F>
+  __device__ __forceinline__ void for_each_factor(const Factor& a, int rank, F f) const {
+    for (int p = thread_; p < rows_ * plan_.heads; p += block_threads) {
+      const int i = p / plan_.heads, h = p % plan_.heads;
+      const std::int64_t start = a.row(block_.b, first_ + i, rank);
+      f(i, h, a.data != nullptr ? a.template at<T>(start, h) : T(0));
+    }
+  }
+
+  __device__ __forceinline__ void find_weights() {
+    __syncthreads();
+    for (int p = thread_; p < rows_ * plan_.heads; p += block_threads) {
+      weights_(p / plan_.heads, p % plan_.heads) = T(0);
+      d_weights_(p / plan_.heads, p % plan_.heads) = T(0);
+    }
+    for (int rank = 0; rank < plan_.key_rank; ++rank) {
+      multiply_keys(rank);
+      for_each_factor(g_.ak, rank, [&](int i, int h, T ak) {
+        weights_(i, h) += g_.score_scale * (ak * products_(i, h));
+      });
+    }
+    __syncthreads();
+    for (int p = thread_; p < rows_ * plan_.heads; p += block_threads) {
+      const int i = p / plan_.heads, h = p % plan_.heads;
+      weights_(i, h) = std::exp(weights_(i, h) - lse_[h]);
+    }
+  }
+
+  /// Gradients of av and bv, and of the weights.
+  __device__ __forceinline__ void go_through_values(int rank) {
+    __syncthreads();
+    for (int p = thread_; p < rows_ * plan_.heads; p += block_threads) {
+      factors_(p / plan_.heads, p % plan_.heads) = T(0);
+    }
+    for (int column = 0; column < plan_.e && g_.bv.data != nullptr; column += panel_columns) {
+      const int columns = min(panel_columns, plan_.e - column);
+      load(values_, g_.bv, rank, column, columns);
+      multiply<T>(
+          rows_, plan_.heads, columns, values_, [&](int k, int j) { return d_o_(j, column + k); },
+          [&](int i, int j, T sum) { factors_(i, j) += sum; });
+    }
+    __syncthreads();
+    for_each_factor(g_.av, rank, [&](int i, int h, T av) {
+      const T factor = factors_(i, h), weight = weights_(i, h);
+      d_weights_(i, h) += g_.value_scale * (av * factor);
+      if (g_.d_av.wanted()) {
+        const std::int64_t start = g_.d_av.row(block_.b, first_ + i, rank);
+        g_.d_av.put(start, h, g_.value_scale * (weight * factor));
+      }
+      factors_(i, h) = g_.value_scale * (weight * av);
+    });
+    __syncthreads();
+    if (!g_.d_bv.wanted()) return;
+    multiply<T>(rows_, plan_.e, plan_.heads, factors_, d_o_, [&](int i, int j, T sum) {
+      g_.d_bv.put(g_.d_bv.row(block_.b, first_ + i, rank), j, sum);
+    });
+  }
+
+  /// Gradients of ak and bk, and what the tile adds to those of aq and bq.
+  __device__ __forceinline__ void go_through_keys() {
+    __syncthreads();
+    for (int p = thread_; p < rows_ * plan_.heads; p += block_threads) {
+      const int i = p / plan_.heads, h = p % plan_.heads;
+      weights_(i, h) *= d_weights_(i, h) - mean_[h];
+    }
+    for (int rank = 0; rank < plan_.key_rank; ++rank) {
+      if (plan_.key_rank > 1) multiply_keys(rank);
+      __syncthreads();
+      for_each_factor(g_.ak, rank, [&](int i, int h, T ak) {
+        const T weight = weights_(i, h);
+        factors_(i, h) = g_.score_scale * (weight * ak);
+        if (!g_.d_ak.wanted()) return;
+        const std::int64_t start = g_.d_ak.row(block_.b, first_ + i, rank);
+        g_.d_ak.put(start, h, g_.score_scale * (weight * products_(i, h)));
+      });
+      __syncthreads();
+      if (g_.of_aq) {
+        multiply<T>(
+            plan_.heads, plan_.r, rows_, [&](int h, int k) { return factors_(k, h); }, inner_,
+            [&](int h, int j, T sum) { add_part(std::int64_t{h} * plan_.r + j, sum); });
+      }
+      if (!g_.of_bq && !g_.d_bk.wanted()) continue;
+      multiply<T>(rows_, plan_.r, plan_.heads, factors_, aq_,
+                  [&](int i, int j, T sum) { d_inner_(i, j) = sum; });
+      __syncthreads();
+      for (int column = 0; column < plan_.d && g_.of_bq; column += panel_columns) {
+        const int columns = min(panel_columns, plan_.d - column);
+        load_keys(rank, column, columns);
+        const std::int64_t start = std::int64_t{plan_.heads} * plan_.r + column;
+        multiply<T>(
+            plan_.r, columns, rows_, [&](int i, int k) { return d_inner_(k, i); }, keys_,
+            [&](int i, int j, T sum) { add_part(start + std::int64_t{i} * plan_.d + j, sum); });
+      }
+      if (!g_.d_bk.wanted()) continue;
+      multiply<T>(rows_, plan_.d, plan_.r, d_inner_, bq_, [&](int i, int j, T sum) {
+        g_.d_bk.put(g_.d_bk.row(block_.b, first_ + i, rank), j, sum);
+      });
+    }
+  }
+
+  /// Entries that do not attend have no gradient.
+  __device__ __forceinline__ void clear(const FactorGrad& g, int ranks, int columns) const {
+    if (!g.wanted() || g.add || columns == 0) return;
+    for (std::int64_t m = block_.end; m < block_.last; ++m) {
+      for (int i = thread_; i < ranks * columns; i += block_threads) {
+        g.put(g.row(block_.b, m, i / columns), i % columns, T(0));
+      }
+    }
+  }
+
+  const Backward<T>& g_;
+  const Plan& plan_;
+  EntryBlock block_;
+  Operand<T> aq_, bq_, d_o_;
+  Rows<T> weights_, products_, d_weights_, factors_;  // (rows, heads)
+  Rows<T> inner_, d_inner_;                           // (rows, r)
+  Rows<T> keys_, values_;                             // some columns of bk and bv
+  T *lse_, *mean_, *sums_ = nullptr, *part_;
+  std::int64_t first_ = 0, keys_held_ = -1;  // rank and column that lie in keys_
+  int rows_ = 0;
+  int thread_ = static_cast<int>(threadIdx.x);
+};
+
+template <class T>
+__global__ void __launch_bounds__(block_threads) differentiate(Backward<T> backward) {
+  Differentiation<T>(backward).run();
+}
+
+/// The gradient of aq or bq (=|+=) the sum of the blocks' parts, which begin at `parts`.
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    add_blocks(FactorGrad to, std::int64_t rows, std::int64_t columns, const T* parts,
+               std::int64_t count, std::int64_t part_size) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * block_threads + threadIdx.x, b = blockIdx.y;
+  if (i >= rows * columns) return;
+  T sum(0);
+  for (std::int64_t k = 0; k < count; ++k) sum += parts[(b * count + k) * part_size + i];
+  to.put(to.row(b, i / columns), i % columns, sum);
+}
+
+// ---- on the host ----
+
+template <class T>
+void run_backward(const TpaInputs& in, const View& o, const View& lse, const View& d_o,
+                  const TpaInputGrads& d, const View& partial) {
+  const Plan plan(in, d_o, sizeof(T));
+  const TpaBlocks blocks = tpa_blocks_on(DeviceKind::cuda, d_o.size(0), in.ak.size(1), in.split);
+  T* const parts = partial.defined ? partial.as<T>() : nullptr;
+  const Backward<T> backward{plan,
+                             Factor(in.aq),
+                             Factor(in.bq),
+                             Factor(in.ak),
+                             Factor(in.bk),
+                             Factor(in.av),
+                             Factor(in.bv),
+                             Factor(o),
+                             Factor(d_o),
+                             FactorGrad(d.ak),
+                             FactorGrad(d.bk),
+                             FactorGrad(d.av),
+                             FactorGrad(d.bv),
+                             d.of_scores(),
+                             d.aq.wanted(),
+                             d.bq.wanted(),
+                             EntryCounts(in),
+                             blocks,
+                             lse.as<T>(),
+                             {lse.stride(0), lse.stride(1)},
+                             parts,
+                             static_cast<T>(in.score_scale),
+                             static_cast<T>(in.value_scale)};
+  const Queue queue(d_o);
+  on_cuda::run(queue, differentiate<T>, static_cast<unsigned>(d_o.size(0) * blocks.count),
+               block_threads, sizeof(T) * plan.elements(), backward);
+  const auto finish = [&](const Grad& g, std::int64_t start) {
+    if (!g.wanted() || g.view.numel() == 0) return;
+    const std::int64_t rows = g.view.size(1), columns = g.view.size(2);
+    const dim3 grid(blocks_for(rows * columns), static_cast<unsigned>(d_o.size(0)));
+    on_cuda::run(queue, add_blocks<T>, grid, block_threads, 0, FactorGrad(g), rows, columns,
+                 parts + start, blocks.count, partial.size(2));
+  };
+  finish(d.aq, 0);
+  finish(d.bq, std::int64_t{plan.heads} * plan.r);
+}
+
+void backward(const TpaInputs& in, View o, View lse, View d_o, const TpaInputGrads& d,
+              View partial) {
+  if (d_o.size(0) == 0) return;
+  in.aq.dtype == f64 ? run_backward<double>(in, o, lse, d_o, d, partial)
+                     : run_backward<float>(in, o, lse, d_o, d, partial);
+}
+
+}  // namespace
+}  // namespace on_cuda
+
+void register_cuda_tpa_decode_backward() {
+  tpa_decode_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+}
+
+}  // namespace quipu
