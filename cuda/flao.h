@@ -10,11 +10,12 @@ namespace quipu::on_cuda {
 /// dense, of the compute type.
 struct FlaoColumns {
   View largest, inverse, mean;  // not defined where the encoding does not need them
+  View parts;                   // (units, parts of the sequence, 2, features)
 };
 
-/// The workspace of a call: sums of kv or d_kv as (units, parts, width, e), dense, not defined
-/// where the only part is the whole, and the columns. On entry of the functions below `largest` and
-/// `inverse` of the inputs that are there are known.
+/// The workspace of a call: room for sums of kv or d_kv as (units, parts, width, e), dense, not
+/// defined where the only part is the whole, and the columns. On entry of the functions below
+/// `largest` and `inverse` of the inputs that are there are known.
 struct FlaoSpace {
   FlaoSpace(const FlaoSizes& sizes, const FlaoEncodings& encodings, const View& space,
             bool over_queries, bool over_keys);
@@ -29,8 +30,15 @@ struct FlaoParts {
   std::int64_t count, length;
 };
 
-/// to (units, width, e) = the sums of `parts` parts, added in order.
+/// `largest` and `inverse` of an input that softmax goes over the sequence of; nothing otherwise.
+void find_flao_columns(const View& x, const RowEncoding& encoding, const FlaoColumns& columns);
+/// `mean` from the sums of the parts, which fill the first half of `parts`.
+void add_flao_means(const FlaoColumns& columns);
+/// to (b, h, width, e) = the sums (units, parts, width, e), added in order.
 void add_flao_parts(const View& sums, std::int64_t parts, const View& to);
+/// kv = k~^T v~, the general way.
+void multiply_flao_keys(const View& k, const View& v, const FlaoEncodings& encodings,
+                        const FlaoSpace& space, const FlaoSizes& sizes, const View& kv);
 
 /// The whole of flao_forward and flao_backward. They give false, having queued nothing, where
 /// types, sizes, layouts or encodings are not theirs.

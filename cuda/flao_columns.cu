@@ -1,0 +1,170 @@
+// What gated linear attention does beside its products: where its workspace lies, columns under
+// softmax over the sequence, and sums of parts. Columns are read once, a thread a column of every
+// eighth token of a part, and parts are merged in order. Bound by memory.
+#include "flao_encoding.cuh"
+#include "runtime/run.h"
+
+namespace quipu {
+namespace on_cuda {
+
+namespace {
+
+constexpr unsigned strip = warp_size, strip_rows = block_threads / strip;
+
+/// Block (part of a unit, strip of columns).
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    sum_columns(FlaoPlace x, std::uint32_t heads, std::uint32_t tokens, std::uint32_t parts,
+                std::uint32_t length, T* sums) {
+  __shared__ T largest[strip_rows][strip], sum[strip_rows][strip];
+  const FlaoUnit unit(blockIdx.x / parts, heads);
+  const std::uint32_t part = blockIdx.x % parts, begin = min(part * length, tokens);
+  const std::uint32_t end = min(begin + length, tokens);
+  const unsigned column = threadIdx.x % strip, row = threadIdx.x / strip;
+  const unsigned c = blockIdx.y * strip + column;
+  OnlineSum<T> found;
+  for (std::uint32_t t = begin + row; t < end && c < x.features; t += strip_rows) {
+    found.add(load_element<T>(x.data, x.dtype, x.start(unit, t) + c * x.feature_step));
+  }
+  largest[row][column] = found.largest;
+  sum[row][column] = found.sum;
+  __syncthreads();
+  if (row != 0 || c >= x.features) return;
+  for (unsigned r = 1; r < strip_rows; ++r) {
+    found = OnlineSum<T>::merged(found, {largest[r][column], sum[r][column]});
+  }
+  T* const to = sums + static_cast<std::int64_t>(blockIdx.x) * 2 * x.features;
+  to[c] = found.largest;
+  to[x.features + c] = found.sum;
+}
+
+template <class T>
+__global__ void __launch_bounds__(block_threads)
+    merge_columns(const T* sums, std::uint32_t parts, std::uint32_t features, std::uint32_t n,
+                  T* largest, T* inverse) {
+  const std::uint32_t i = blockIdx.x * block_threads + threadIdx.x;
+  if (i >= n) return;
+  const std::uint32_t unit = i / features, c = i - unit * features;
+  OnlineSum<T> found;
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    const T* const from = sums + (static_cast<std::int64_t>(unit) * parts + part) * 2 * features;
+    found = OnlineSum<T>::merged(found, {from[c], from[features + c]});
+  }
+  const Softmax<T> softmax = found.softmax();
+  largest[i] = softmax.largest;
+  inverse[i] = softmax.inverse;
+}
+
+/// (units, size) from (units, parts, size), `width` numbers a thread.
+template <class T, unsigned width>
+__global__ void __launch_bounds__(block_threads)
+    add_parts(const T* sums, std::uint32_t parts, std::int64_t units, std::int64_t size, T* to) {
+  const std::int64_t place = std::int64_t{blockIdx.x} * block_threads + threadIdx.x;
+  const std::int64_t vectors = size / width;
+  if (place >= units * vectors) return;
+  const std::int64_t unit = place / vectors, i = place - unit * vectors;
+  T total[width] = {};
+#pragma unroll 4
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    const std::int64_t at = (unit * parts + part) * vectors + i;
+    if constexpr (width == 1) {
+      total[0] += sums[at];
+    } else {
+      const auto term = std::bit_cast<Vector<T>>(reinterpret_cast<const uint4*>(sums)[at]);
+      for (unsigned j = 0; j < width; ++j) total[j] += term[j];
+    }
+  }
+  if constexpr (width == 1) {
+    to[place] = total[0];
+  } else {
+    reinterpret_cast<uint4*>(to)[place] = std::bit_cast<uint4>(total);
+  }
+}
+
+// ---- on the host ----
+
+/// Calls f with a number of the type that a view has.
+template <class F>
+void with_real(const View& v, F f) {
+  v.dtype == f64 ? f(0.0) : f(0.0f);
+}
+
+void add_parts_of(const View& sums, std::int64_t parts, std::int64_t units, std::int64_t size,
+                  const View& to) {
+  if (units * size == 0) return;
+  with_real(to, [&]<class T>(T) {
+    constexpr unsigned width = vector_width<T>;
+    const bool vectors = size % width == 0;
+    const std::int64_t threads = units * size / (vectors ? width : 1);
+    run(Queue(to), vectors ? add_parts<T, width> : add_parts<T, 1>, blocks_for(threads),
+        block_threads, 0, sums.as<T>(), static_cast<std::uint32_t>(parts), units, size, to.as<T>());
+  });
+}
+
+View dense(const View& space, std::int64_t& first, const Shape& shape) {
+  View v = space;
+  v.data = address(space, first);
+  v.shape = shape;
+  v.strides = contiguous_strides(shape);
+  first += numel(shape);
+  return v;
+}
+
+}  // namespace
+
+FlaoSpace::FlaoSpace(const FlaoSizes& s, const FlaoEncodings& encodings, const View& space,
+                     bool over_queries, bool over_keys) {
+  if (!space.defined) return;
+  std::int64_t first = 0;
+  const std::int64_t size = flao_sum_space(s, over_queries, over_keys);
+  if (size > 0) sums = dense(space, first, {size});
+  const auto columns = [&](const RowEncoding& encoding, std::int64_t tokens,
+                           std::int64_t features) {
+    if (!encoding.has_columns()) return FlaoColumns();
+    const Shape shape{s.units, features};
+    FlaoColumns found;
+    found.largest = dense(space, first, shape);
+    found.inverse = dense(space, first, shape);
+    found.mean = dense(space, first, shape);
+    found.parts = dense(space, first, {s.units, flao_parts(tokens, s.units), 2, features});
+    return found;
+  };
+  q = columns(encodings.q, s.n, s.d);
+  k = columns(encodings.k, s.m, s.d);
+  v = columns(encodings.v, s.m, s.e);
+  g = columns(encodings.g, s.n, s.e);
+}
+
+void find_flao_columns(const View& x, const RowEncoding& encoding, const FlaoColumns& columns) {
+  if (!encoding.has_columns() || !x.defined || x.numel() == 0) return;
+  const Queue queue(x);
+  const std::int64_t units = x.size(0) * x.size(1), features = x.size(3);
+  const FlaoParts parts(x.size(2), units);
+  with_real(columns.largest, [&]<class T>(T) {
+    const auto count = static_cast<std::uint32_t>(parts.count);
+    const dim3 grid(static_cast<unsigned>(units * parts.count), blocks_for(features, strip));
+    run(queue, sum_columns<T>, grid, block_threads, 0, FlaoPlace(x),
+        static_cast<std::uint32_t>(x.size(1)), static_cast<std::uint32_t>(x.size(2)), count,
+        static_cast<std::uint32_t>(parts.length), columns.parts.as<T>());
+    const auto n = static_cast<std::uint32_t>(units * features);
+    run(queue, merge_columns<T>, blocks_for(n), block_threads, 0, columns.parts.as<T>(), count,
+        static_cast<std::uint32_t>(features), n, columns.largest.as<T>(), columns.inverse.as<T>());
+  });
+}
+
+void add_flao_means(const FlaoColumns& columns) {
+  const Shape& shape = columns.parts.shape;
+  if (!columns.parts.defined) return;
+  add_parts_of(columns.parts, shape[1], shape[0], shape[3], columns.mean);
+}
+
+void add_flao_parts(const View& sums, std::int64_t parts, const View& to) {
+  const std::int64_t units = to.size(0) * to.size(1);
+  add_parts_of(sums, parts, units, to.size(2) * to.size(3), to);
+}
+
+}  // namespace on_cuda
+
+void register_cuda_flao_columns() {}
+
+}  // namespace quipu
