@@ -16,7 +16,7 @@ constexpr std::int64_t classes = 8192;
 void add_loss(const std::string& op, const std::string& variant, Loss f,
               const CrossEntropyOptions& options) {
   add_operator(op, variant, [=](DType dtype, std::int64_t n) {
-    const Tensor targets = randint(0, classes, {batch, n});
+    const Tensor targets = randint(0, classes, {batch, n}, i64, bench_device());
     const auto elements = static_cast<double>(batch * n * classes);
     return OperatorRun{{normal({batch, n, classes}, dtype)},
                        [=](const std::vector<Tensor>& in) { return f(in[0], targets, options); },

@@ -12,7 +12,7 @@ using namespace quipu::bench;
 const bool registered = [] {
   add_operator("embedding", "", [](DType dtype, std::int64_t n) {
     constexpr std::int64_t rows = 8192, features = heads * head_dim;
-    const Tensor indices = randint(0, rows, {batch, n});
+    const Tensor indices = randint(0, rows, {batch, n}, i64, bench_device());
     const auto elements = static_cast<double>(batch * n * features);
     return OperatorRun{{normal({rows, features}, dtype)},
                        [=](const std::vector<Tensor>& in) { return embedding(in[0], indices); },

@@ -17,7 +17,7 @@ constexpr std::int64_t classes = 8192, features = 512;
 /// Products with the weight: one forward, two or three in backward.
 void add_linear_loss(const std::string& op, double backward_products, LinearLoss f) {
   add_operator(op, "", [=](DType dtype, std::int64_t n) {
-    const Tensor targets = randint(0, classes, {batch, n});
+    const Tensor targets = randint(0, classes, {batch, n}, i64, bench_device());
     const auto rows = static_cast<double>(batch * n);
     const double product = 2.0 * rows * classes * features;
     const double operands = bytes_of((rows + classes) * features, dtype);

@@ -9,6 +9,7 @@
 
 #include "limits.h"
 #include "quipu/autograd/tape.h"
+#include "quipu/core/devices.h"
 #include "quipu/core/memory.h"
 
 namespace quipu::bench {
@@ -28,14 +29,18 @@ template <class Call>
 void measure(benchmark::State& state, const Work& work, DType dtype, std::size_t held_before,
              Call call) {
   call();  // the blocks that it needs are cached from here on
-  const PeakMemory peak(cpu);
+  const Device device = bench_device();
+  const PeakMemory peak(device);
   const auto start = std::chrono::steady_clock::now();
-  for (auto _ : state) call();
+  for (auto _ : state) {
+    call();
+    synchronize(device);
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const double calls = static_cast<double>(state.iterations()) / elapsed.count();
   state.counters["bytes/s"] = work.bytes * calls;
   state.counters["flop/s"] = work.flops * calls;
-  state.counters["of_limit"] = least_seconds(work, dtype) * calls;
+  if (device.is_cpu()) state.counters["of_limit"] = least_seconds(work, dtype) * calls;
   state.counters["peak_MiB"] = static_cast<double>(peak.bytes() - held_before) / (1 << 20);
 }
 
@@ -67,10 +72,10 @@ void add_operator(const std::string& op, const std::string& variant,
                   const std::function<OperatorRun(DType, std::int64_t)>& prepare, Passes passes) {
   const std::string full_name = variant.empty() ? op : op + "/" + variant;
   const auto add = [&](const char* pass, auto run, DType dtype, std::int64_t n) {
-    const std::string name =
-        full_name + "/" + pass + "/" + name_of(dtype) + "/n:" + std::to_string(n) + "/cpu";
+    const std::string name = full_name + "/" + pass + "/" + name_of(dtype) +
+                             "/n:" + std::to_string(n) + "/" + name_of(bench_device().kind());
     const auto timed = [=](benchmark::State& state) {
-      const std::size_t held_before = memory_stats(cpu).current;
+      const std::size_t held_before = memory_stats(bench_device()).current;
       run(state, prepare(dtype, n), held_before);
     };
     benchmark::RegisterBenchmark(name.c_str(), timed)->Unit(benchmark::kMillisecond);
@@ -83,8 +88,13 @@ void add_operator(const std::string& op, const std::string& variant,
   }
 }
 
+Device bench_device() {
+  const char* name = std::getenv("QUIPU_BENCH_DEVICE");
+  return name != nullptr && *name != '\0' ? Device(name) : cpu;
+}
+
 Tensor normal(const Shape& shape, DType dtype) {
-  return randn(shape, f32).to(dtype);
+  return randn(shape, f32, bench_device()).to(dtype);
 }
 
 }  // namespace quipu::bench

@@ -2,8 +2,10 @@
 // Cases of the fused operators, all alike: `op/variant/pass/dtype/n:256/cpu`, with bytes/s, flop/s,
 // the peak of memory and the share of what the machine can do at best as counters.
 //
-// n counts tokens; QUIPU_BENCH_N=256,4096 takes others than the default 256. Backward is timed the
-// published way: the output and all gradients are there, and each call adds into them.
+// n counts tokens; QUIPU_BENCH_N=256,4096 takes others than the default 256.
+// QUIPU_BENCH_DEVICE=cuda takes another device than the CPU, waits for each call, and leaves out
+// the share of the limit. Backward is timed the published way: the output and all gradients are
+// there, and each call adds into them.
 #include <functional>
 #include <string>
 #include <vector>
@@ -33,7 +35,9 @@ void add_operator(const std::string& op, const std::string& variant,
                   const std::function<OperatorRun(DType dtype, std::int64_t n)>& prepare,
                   Passes passes = Passes::both);
 
-/// Normal numbers, rounded to the type.
+/// The CPU unless QUIPU_BENCH_DEVICE names another.
+Device bench_device();
+/// Normal numbers on it, rounded to the type.
 Tensor normal(const Shape& shape, DType dtype);
 
 /// The bytes of so many elements.

@@ -14,31 +14,42 @@ namespace {
 constexpr double memory_efficiency = 0.92, launch_ms = 0.003;
 constexpr double sector_bytes = 32, threads_of_multiprocessor = 2048, blocks_of_multiprocessor = 32;
 
-/// Blocks that run at the same time, registers aside.
-double resident_blocks(const LaunchCounts& launch, const Card& card) {
-  double per_multiprocessor = blocks_of_multiprocessor;
+/// Blocks that a multiprocessor runs at the same time, registers aside.
+double blocks_together(const LaunchCounts& launch, const Card& card) {
+  double blocks =
+      std::min(blocks_of_multiprocessor, std::ceil(launch.blocks / card.multiprocessors));
   if (launch.threads > 0) {
-    per_multiprocessor =
-        std::min(per_multiprocessor, std::floor(threads_of_multiprocessor / launch.threads));
+    blocks = std::min(blocks, std::floor(threads_of_multiprocessor / launch.threads));
   }
   if (launch.shared_bytes > 0) {
-    per_multiprocessor =
-        std::min(per_multiprocessor, std::floor(card.shared_bytes / launch.shared_bytes));
+    blocks = std::min(blocks, std::floor(card.shared_bytes / launch.shared_bytes));
   }
-  return std::min(launch.blocks, card.multiprocessors * std::max(1.0, per_multiprocessor));
+  return std::max(1.0, blocks);
 }
 
-/// Bytes that are read again after more than the L2 cache came between. All resident blocks advance
-/// together, so what a block asks for in between, all of them do.
+/// Bytes that all blocks of a multiprocessor ask for between two reads of a block; they advance
+/// together.
+double between_reads(const LaunchCounts& launch, const Card& card) {
+  return launch[Count::gap_in_block] * sector_bytes * blocks_together(launch, card);
+}
+
+/// Bytes that are read again after more than the L2 cache came between.
 double missed_bytes(const LaunchCounts& launch, const Card& card) {
   const double touched = launch[Count::read_bytes] + launch[Count::written_bytes];
   const double in_block =
-      launch[Count::gap_in_block] * sector_bytes * resident_blocks(launch, card);
+      between_reads(launch, card) * std::min(card.multiprocessors, launch.blocks);
   const double across = launch[Count::gap_across] * touched / std::max(1.0, launch.blocks);
-  double bytes = 0;
-  if (std::min(in_block, touched) > card.l2_bytes) bytes += launch[Count::again_in_block];
-  if (std::min(across, touched) > card.l2_bytes) bytes += launch[Count::again_across];
-  return bytes * sector_bytes;
+  double sectors = 0;
+  if (std::min(in_block, touched) > card.l2_bytes) sectors += launch[Count::again_in_block];
+  if (std::min(across, touched) > card.l2_bytes) sectors += launch[Count::again_across];
+  return sectors * sector_bytes;
+}
+
+/// Bytes that L1 does not have: what shared memory leaves of it keeps what a block reads again.
+double l2_bytes(const LaunchCounts& launch, const Card& card) {
+  const double l1 = card.l1_bytes - launch.shared_bytes * blocks_together(launch, card);
+  const double kept = between_reads(launch, card) <= l1 ? launch[Count::again_in_block] : 0;
+  return sector_bytes * (launch[Count::sectors] - kept);
 }
 
 double line_through(double x0, double y0, double x1, double y1, double x) {
@@ -61,12 +72,14 @@ double leading_tokens(const PublishedTable& table) {
 const std::vector<Card>& cards() {
   // An L2 bandwidth that no data sheet tells is the lowest that is reported for the card.
   static const std::vector<Card> all{
-      {"a100", "A100 SXM 80 GB", 2.039e12, 40e6, 5120 * 1.41e9, 108, 1.41e9, 164 << 10, 312e12,
-       19.5e12},
-      {"a800", "A800 SXM 80 GB", 2.039e12, 40e6, 5120 * 1.41e9, 108, 1.41e9, 164 << 10, 312e12,
-       19.5e12},
-      {"h100", "H100 SXM", 3.35e12, 50e6, 5.5e12, 132, 1.83e9, 228 << 10, 989e12, 66.9e12},
-      {"h200", "H200 SXM", 4.8e12, 50e6, 5.5e12, 132, 1.83e9, 228 << 10, 989e12, 66.9e12},
+      {"a100", "A100 SXM 80 GB", 2.039e12, 40e6, 5120 * 1.41e9, 108, 1.41e9, 192 << 10, 164 << 10,
+       312e12, 19.5e12},
+      {"a800", "A800 SXM 80 GB", 2.039e12, 40e6, 5120 * 1.41e9, 108, 1.41e9, 192 << 10, 164 << 10,
+       312e12, 19.5e12},
+      {"h100", "H100 SXM", 3.35e12, 50e6, 5.5e12, 132, 1.83e9, 256 << 10, 228 << 10, 989e12,
+       66.9e12},
+      {"h200", "H200 SXM", 4.8e12, 50e6, 5.5e12, 132, 1.83e9, 256 << 10, 228 << 10, 989e12,
+       66.9e12},
   };
   return all;
 }
@@ -77,7 +90,8 @@ const Card& card_named(const std::string& name) {
     if (card.name == name) return card;
     known += (known.empty() ? "" : ", ") + card.name;
   }
-  fail("there is no card '", name, "'; known are ", known, " (bench/predict.cpp has their figures)");
+  fail("there is no card '", name, "'; known are ", known,
+       " (bench/predict.cpp has their figures)");
 }
 
 const Card& card_of(const PublishedTable& table) {
@@ -97,7 +111,7 @@ LaunchTime time_of(const LaunchCounts& launch, const Card& card, double flops) {
       launch[Count::read_bytes] + launch[Count::written_bytes] + missed_bytes(launch, card);
   const std::pair<double, const char*> bounds[] = {
       {time.memory_bytes / (memory_efficiency * card.memory_bytes_per_s), "memory"},
-      {sector_bytes * launch[Count::sectors] / card.l2_bytes_per_s, "L2"},
+      {l2_bytes(launch, card) / card.l2_bytes_per_s, "L2"},
       {launch[Count::passes] / card.multiprocessors / card.clock_hz, "shared memory"},
       {launch[Count::mma_flops] / card.tensor_flops, "tensor cores"},
       {flops / card.fp32_flops, "arithmetic"}};
@@ -130,8 +144,7 @@ Growth::Growth(std::vector<Sample> samples) : samples_(std::move(samples)) {
   check(samples_.size() == 2 || samples_.size() == 4, "growth: wanted 2 or 4 samples, got ",
         samples_.size());
   for (const Sample& s : samples_) {
-    check(same_kernels(s.counts, samples_[0].counts),
-          "growth: the samples run different kernels");
+    check(same_kernels(s.counts, samples_[0].counts), "growth: the samples run different kernels");
   }
   for (std::size_t i = 0; i + 1 < samples_.size(); i += 2) {
     check(samples_[i].tokens < samples_[i + 1].tokens && samples_[i].batch == samples_[i + 1].batch,
@@ -162,8 +175,8 @@ double Growth::deviation_from(const Sample& other) const {
   const CallCounts fitted = at(other.tokens, other.batch);
   if (!same_kernels(fitted, other.counts)) return INFINITY;
   double worst = 0;
-  for (const Count c : {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes,
-                        Count::mma_flops}) {
+  for (const Count c :
+       {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes, Count::mma_flops}) {
     double missed = 0, all = 0;
     for (std::size_t i = 0; i < fitted.size(); ++i) {
       missed += std::abs(fitted[i][c] - other.counts[i][c]);
@@ -213,7 +226,8 @@ std::string how_predicted() {
       "third. A launch takes the longest of its bytes through memory at {:.0f} % of the data "
       "sheet's bandwidth (touched once, and read again where more than the L2 cache lies between), "
       "its sectors through L2, its passes over shared memory, its tensor-core products and its "
-      "stated arithmetic, and {:.0f} us for the launch. Left out: latency, occupancy and registers, "
+      "stated arithmetic, and {:.0f} us for the launch. Left out: latency, occupancy and "
+      "registers, "
       "waves that do not fill the card, instruction issue, special functions, conflicts in L2, "
       "clocks that fall under load, and time on the host. The byte limit is what the least bytes "
       "take at full bandwidth.",

@@ -2,12 +2,13 @@
 // How long a call would take on a card that is not here, from what the emulator counts.
 //
 // A launch takes as long as the slowest of: its bytes through memory at 92 % of the data sheet's
-// bandwidth (the best that the published tables themselves show), its sectors through the L2 cache,
-// its passes over the banks of shared memory, its tensor-core products, its other arithmetic as
-// stated; and 3 us for being launched. Bytes through memory are those that the launch touches at
-// least once, and those that it reads again when more than the L2 cache lies between. Counts at
-// large n come from small ones, each by a straight line in the tokens (and in the batch where that
-// was reduced), tried on a third n; how many blocks of which kernels run is known for every n.
+// bandwidth (the best that the published tables themselves show), its sectors through the L2 cache
+// (those aside that the block had asked for so shortly before that L1 has them), its passes over
+// the banks of shared memory, its tensor-core products, its other arithmetic as stated; and 3 us
+// for being launched. Bytes through memory are those that the launch touches at least once, and
+// those that it reads again when more than the L2 cache lies between. Counts at large n come from
+// small ones, each by a straight line in the tokens (and in the batch where that was reduced),
+// tried on a third n; how many blocks of which kernels run is known for every n.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -21,8 +22,9 @@ namespace quipu::bench {
 struct Card {
   std::string name, title;
   double memory_bytes_per_s, l2_bytes, l2_bytes_per_s;
-  double multiprocessors, clock_hz, shared_bytes;  // shared memory of a multiprocessor
-  double tensor_flops, fp32_flops;                 // a second; tensor cores: bf16, f32 sums
+  double multiprocessors, clock_hz;
+  double l1_bytes, shared_bytes;    // of a multiprocessor: in all, and at most as shared memory
+  double tensor_flops, fp32_flops;  // a second; tensor cores: bf16, f32 sums
 };
 const std::vector<Card>& cards();
 /// Throws, with the names there are.
@@ -32,15 +34,15 @@ const Card& card_of(const PublishedTable& table);
 
 /// What is counted of a launch.
 enum class Count {
-  read_bytes,       // touched at least once
-  written_bytes,    // likewise
-  sectors,          // asked for, 32 bytes each
-  passes,           // over the banks of shared memory
+  read_bytes,     // touched at least once
+  written_bytes,  // likewise
+  sectors,        // asked for, 32 bytes each
+  passes,         // over the banks of shared memory
   mma_flops,
-  again_in_block,   // sectors read again by the block that touched them last
-  gap_in_block,     // mean of the sectors that the block asked for in between
-  again_across,     // sectors read again by another block
-  gap_across,       // mean of the blocks in between
+  again_in_block,  // sectors read again by the block that touched them last
+  gap_in_block,    // mean of the sectors that the block asked for in between
+  again_across,    // sectors read again by another block
+  gap_across,      // mean of the blocks in between
   kinds
 };
 struct LaunchCounts {

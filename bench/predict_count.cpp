@@ -1,6 +1,7 @@
 // Counts the launches of our columns on the emulated device and puts them through the model.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -31,7 +32,7 @@ Comparison predict(const PublishedTable&, const Card&, std::int64_t) {
 namespace {
 
 constexpr double none = std::numeric_limits<double>::quiet_NaN();
-constexpr double allowed_deviation = 0.02;
+constexpr double allowed_deviation = 0.01;
 
 /// The emulator's settings as they are, again when this ends.
 class SettingsScope {
@@ -48,16 +49,17 @@ class SettingsScope {
   emulator::Settings before_;
 };
 
-/// Settings of one count. Memory of a rehearsal holds nothing, so none of it is kept, nor taken.
+/// While it lives nothing runs. Memory of that time holds nothing, so none of it is kept.
 class Rehearsal {
  public:
-  explicit Rehearsal(bool for_real) {
-    if (!for_real) release_cached("cuda");
-    emulator::settings().run = for_real;
+  Rehearsal() {
+    release_cached("cuda");
+    emulator::settings().run = false;
     emulator::settings().seed = 0;  // blocks in the order of a device
   }
   ~Rehearsal() {
-    if (!emulator::settings().run) release_cached("cuda");
+    emulator::settings().run = false;
+    release_cached("cuda");
   }
   Rehearsal(const Rehearsal&) = delete;
   Rehearsal& operator=(const Rehearsal&) = delete;
@@ -103,11 +105,15 @@ class Counter {
 
  private:
   CallCounts run(Size size, bool for_real) {
-    const Rehearsal rehearsal(for_real);
+    const Rehearsal rehearsal;
+    emulator::Settings& settings = emulator::settings();
+    // Where reads of what nobody wrote are looked for, everything before has to run, too.
+    settings.run = for_real && settings.check;
     CallCounts counts;
     with_run(variant_, table_.pass, "cuda", size, Values::zero, [&](const Call& call) {
       call();
       emulator::clear_counters();
+      settings.run = for_real;
       call();
       for (const auto& record : emulator::launches()) counts.push_back(counts_of(record));
     });
@@ -123,9 +129,11 @@ class Counter {
 struct Plan {
   std::array<std::int64_t, 3> n;
   std::vector<std::int64_t> batches;  // one, or two where the table's own is too large to count
+  double cost = 0;
 
   std::string text() const {
-    return fmt::format("n = {}, {} and {}, batch {}", n[0], n[1], n[2], fmt::join(batches, " and "));
+    return fmt::format("n = {}, {} and {}, batch {}", n[0], n[1], n[2],
+                       fmt::join(batches, " and "));
   }
 };
 
@@ -136,26 +144,61 @@ double cost_of(const PublishedTable& table, Size size) {
   const double elements = tokens * 12 * 128;
   return table.family == "flao" ? elements * 8 : elements;
 }
-constexpr double full_batch_cost = 6e6, largest_cost = 24e6;
+constexpr double largest_cost = 250e6;
 
-/// Plans from small to large, as far as they can be counted in seconds.
-std::vector<Plan> plans_for(const PublishedTable& table) {
-  std::vector<Plan> plans;
-  const std::int64_t one = tokens_of(table, 2) == 2 ? 64 : tokens_of(table, 2) == 4 ? 4 : 2;
-  const std::array<std::int64_t, 3> sides =
-      one == 64 ? std::array<std::int64_t, 3>{1, 2, 3} : std::array<std::int64_t, 3>{2, 3, 4};
-  for (std::int64_t scale = one;; scale *= 2) {
-    Plan plan{{sides[0] * scale, sides[1] * scale, sides[2] * scale}, {table.batch}};
-    if (cost_of(table, {plan.n[2], table.batch}) > full_batch_cost) plan.batches = {1, 2};
-    if (cost_of(table, {plan.n[2], plan.batches.back()}) > largest_cost) return plans;
-    plans.push_back(plan);
+/// Three sizes with the table's batch, and where that costs much with smaller ones.
+void add_plans(const PublishedTable& table, const std::array<std::int64_t, 3>& n,
+               std::vector<Plan>& plans) {
+  constexpr double much = 24e6;
+  const double full = cost_of(table, {n[2], table.batch});
+  if (full <= largest_cost) plans.push_back({n, {table.batch}, full});
+  if (full <= much) return;
+  for (const std::int64_t batch : {table.batch / 4, std::int64_t{1}}) {
+    const double cost = 2 * cost_of(table, {n[2], 2 * batch});
+    if (cost <= largest_cost) plans.push_back({n, {batch, 2 * batch}, cost});
   }
 }
 
-bool runs_same_kernels(Counter& counter, const Plan& plan, const CallCounts& target) {
+/// What can be counted in seconds, the quickest first.
+std::vector<Plan> plans_for(const PublishedTable& table, std::int64_t wanted) {
+  std::vector<Plan> plans;
+  const bool line = tokens_of(table, 2) == 2;  // else n is the side of a grid
+  for (std::int64_t scale = line ? 16 : 2; scale <= 1 << 14; scale *= 2) {
+    if (!line) {
+      add_plans(table, {2 * scale, 3 * scale, 4 * scale}, plans);
+      continue;
+    }
+    add_plans(table, {4 * scale, 8 * scale, 12 * scale}, plans);
+    add_plans(table, {4 * scale, 5 * scale, 6 * scale}, plans);
+  }
+  if (wanted >= 16) add_plans(table, {wanted * 5 / 8, wanted * 6 / 8, wanted}, plans);
+  std::stable_sort(plans.begin(), plans.end(),
+                   [](const Plan& a, const Plan& b) { return a.cost < b.cost; });
+  return plans;
+}
+
+/// Whether all sizes of a plan run the kernels of the size that is wanted; `cut_alike`: and their
+/// blocks grow to as many as there.
+bool leads_to(Counter& counter, const PublishedTable& table, const Plan& plan, Size wanted,
+              bool cut_alike) {
+  const CallCounts& target = counter.rehearse(wanted);
+  std::vector<Sample> samples;
   for (const std::int64_t batch : plan.batches) {
     for (const std::int64_t n : plan.n) {
-      if (!same_kernels(counter.rehearse({n, batch}), target)) return false;
+      const CallCounts& counts = counter.rehearse({n, batch});
+      if (!same_kernels(counts, target)) return false;
+      if (n != plan.n[2]) samples.push_back({double(tokens_of(table, n)), double(batch), counts});
+    }
+  }
+  if (!cut_alike) return true;
+  for (Sample& sample : samples) {
+    for (LaunchCounts& launch : sample.counts) launch[Count::sectors] = launch.blocks;
+  }
+  const CallCounts grown =
+      Growth(samples).at(double(tokens_of(table, wanted.n)), double(wanted.batch));
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    if (std::abs(grown[i][Count::sectors] - target[i].blocks) > 0.01 * target[i].blocks) {
+      return false;
     }
   }
   return true;
@@ -171,20 +214,25 @@ struct Fit {
 Fit fit_plan(Counter& counter, const Plan& plan) {
   std::vector<Sample> samples;
   for (const std::int64_t batch : plan.batches) {
-    for (const std::int64_t n : {plan.n[0], plan.n[1]}) samples.push_back(counter.count({n, batch}));
+    for (const std::int64_t n : {plan.n[0], plan.n[1]})
+      samples.push_back(counter.count({n, batch}));
   }
   Fit fit{Growth(std::move(samples)), plan, 0};
   fit.deviation = fit.growth->deviation_from(counter.count({plan.n[2], plan.batches.back()}));
   return fit;
 }
 
-Fit fit_growth(Counter& counter, const PublishedTable& table, const CallCounts& target) {
+/// By the first plan that is cut as the wanted size is; where blocks do not grow with the work, by
+/// any that runs its kernels.
+Fit fit_growth(Counter& counter, const PublishedTable& table, Size wanted) {
   Fit best;
-  for (const Plan& plan : plans_for(table)) {
-    if (!runs_same_kernels(counter, plan, target)) continue;
-    Fit fit = fit_plan(counter, plan);
-    if (fit.deviation < best.deviation) best = std::move(fit);
-    if (best.deviation <= allowed_deviation) break;
+  for (const bool cut_alike : {true, false}) {
+    for (const Plan& plan : plans_for(table, wanted.n)) {
+      if (!leads_to(counter, table, plan, wanted, cut_alike)) continue;
+      Fit fit = fit_plan(counter, plan);
+      if (fit.deviation < best.deviation) best = std::move(fit);
+      if (best.deviation <= allowed_deviation) return best;
+    }
   }
   return best;
 }
@@ -200,9 +248,9 @@ std::string short_name(std::string kernel) {
 std::string text_of(const std::vector<LaunchTime>& launches) {
   std::string text;
   for (const LaunchTime& launch : launches) {
-    text += fmt::format("{}{} {:.4f} ms ({:.4g} MB, {})", text.empty() ? "" : "; ",
-                        short_name(launch.kernel), launch.ms, launch.memory_bytes / 1e6,
-                        launch.bound);
+    text +=
+        fmt::format("{}{} {:.4f} ms ({:.4g} MB, {})", text.empty() ? "" : "; ",
+                    short_name(launch.kernel), launch.ms, launch.memory_bytes / 1e6, launch.bound);
   }
   return text.empty() ? "no launch" : text;
 }
@@ -216,7 +264,7 @@ class Column {
   double predict(std::int64_t n, std::vector<std::string>& notes) {
     const Size size{n, table_.batch};
     const CallCounts& target = counter_.rehearse(size);
-    const Fit& fit = fit_of(target, n, notes);
+    const Fit& fit = fit_of(target, size, notes);
     if (!fit.growth) return none;
     CallCounts counts = fit.growth->at(double(tokens_of(table_, n)), double(size.batch));
     for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -224,32 +272,32 @@ class Column {
       counts[i].threads = target[i].threads;
       counts[i].shared_bytes = target[i].shared_bytes;
     }
-    last_ = time_of(counts, card_, stated_flops(table_, n));
-    last_n_ = n;
-    return total_ms(last_);
-  }
-  void describe_last(std::vector<std::string>& notes) const {
-    if (last_n_ > 0) {
-      notes.push_back(fmt::format("{} at n = {}: {}", variant_.column, last_n_, text_of(last_)));
+    const std::vector<LaunchTime> launches = time_of(counts, card_, stated_flops(table_, n));
+    if (largest_.empty()) {
+      largest_ = fmt::format("{} at n = {}: {}", variant_.column, n, text_of(launches));
     }
+    return total_ms(launches);
   }
+  /// What the largest row consists of.
+  const std::string& largest() const { return largest_; }
 
  private:
-  const Fit& fit_of(const CallCounts& target, std::int64_t n, std::vector<std::string>& notes) {
+  const Fit& fit_of(const CallCounts& target, Size size, std::vector<std::string>& notes) {
     for (const auto& [counts, fit] : fits_) {
       if (same_kernels(counts, target)) return fit;
     }
     fits_.emplace_back(target, target.empty() ? Fit{Growth({{0, 1, {}}, {1, 1, {}}}), {}, 0}
-                                              : fit_growth(counter_, table_, target));
+                                              : fit_growth(counter_, table_, size));
     const Fit& fit = fits_.back().second;
     if (!fit.growth) {
       notes.push_back(fmt::format(
-          "{} from n = {}: not predicted, its kernels run at no size that could be counted",
-          variant_.column, n));
+          "{} up to n = {}: not predicted, its kernels run at no size that could be counted",
+          variant_.column, size.n));
     } else if (!target.empty()) {
-      notes.push_back(fmt::format("{} from n = {}: counted at {}; the third is met to {:.2g} %{}",
-                                  variant_.column, n, fit.plan.text(), 100 * fit.deviation,
-                                  fit.deviation > allowed_deviation ? ", so growth is no line" : ""));
+      notes.push_back(
+          fmt::format("{} up to n = {}: counted at {}; the third is met to {:.2g} %{}",
+                      variant_.column, size.n, fit.plan.text(), 100 * fit.deviation,
+                      fit.deviation > allowed_deviation ? ", so growth is no line" : ""));
     }
     return fit;
   }
@@ -258,9 +306,8 @@ class Column {
   const Variant& variant_;
   const Card& card_;
   Counter counter_;
-  std::vector<std::pair<CallCounts, Fit>> fits_;
-  std::vector<LaunchTime> last_;
-  std::int64_t last_n_ = 0;
+  std::vector<std::pair<CallCounts, Fit> > fits_;
+  std::string largest_;
 };
 
 }  // namespace
@@ -282,17 +329,18 @@ Comparison predict(const PublishedTable& table, const Card& card, std::int64_t m
   for (Variant& variant : result.variants) {
     Column column(table, variant, card);
     std::string missing;
-    for (Comparison::Row& row : result.rows) {
+    // From the largest row down: rows that run the same kernels share what leads to the largest.
+    for (auto row = result.rows.rbegin(); row != result.rows.rend(); ++row) {
       double ms = none;
       try {
-        if (missing.empty()) ms = column.predict(table.rows[row.index].n, result.notes);
+        if (missing.empty()) ms = column.predict(table.rows[row->index].n, result.notes);
       } catch (const Error& error) {
         missing = error.what();
         result.notes.push_back(fmt::format("{}: not predicted: {}", variant.column, missing));
       }
-      row.ours.push_back(ms);
+      row->ours.push_back(ms);
     }
-    column.describe_last(result.notes);
+    if (!column.largest().empty()) result.notes.push_back(column.largest());
     release_cached("cuda");
   }
   for (Variant& variant : result.variants) variant.column += "_predicted";

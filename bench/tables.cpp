@@ -74,19 +74,6 @@ Comparison predicted_table(const Options& options, const PublishedTable& table) 
   return predict(table, card, options.max_n);
 }
 
-/// Rows that are large enough for a device to be busy.
-void print_predicted_tally(std::vector<Comparison> all) {
-  for (Comparison& c : all) {
-    std::erase_if(c.rows, [&](const Comparison::Row& row) {
-      return tokens_of(*c.published, c.published->rows[row.index].n) < 4096;
-    });
-  }
-  const Tally count = tally(all);
-  fmt::print("predicted for 4096 tokens and more: {} of our figures are below the best published "
-             "one, {} equal, {} above\n",
-             count.below, count.equal, count.above);
-}
-
 void run(const Options& options) {
   if (options.predicted && options.format == "table") fmt::print("{}\n\n", how_predicted());
   const std::vector<PublishedTable> tables = read_published(options.published);
@@ -107,7 +94,7 @@ void run(const Options& options) {
     write(std::filesystem::path(options.out) / "tables.html", as_html(all));
   }
   if (options.predicted && (!options.out.empty() || options.format == "table")) {
-    print_predicted_tally(all);
+    fmt::print("{}", summary_of_predictions(all));
   }
   if (options.kind == "speed" || (options.out.empty() && options.format != "table")) return;
   std::erase_if(all, [](const Comparison& c) { return c.published->kind == Kind::speed; });

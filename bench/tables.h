@@ -111,6 +111,9 @@ Tally tally(const std::vector<Comparison>& comparisons);
 /// Where a table is predicted, how that is done and what it leaves out; a few sentences.
 std::string how_predicted();
 
+/// The largest rows, and how many figures are below the best published ones.
+std::string summary_of_predictions(const std::vector<Comparison>& comparisons);
+
 std::string as_text(const Comparison& comparison);
 std::string as_csv(const Comparison& comparison);
 /// One page with all of them, without anything from outside.

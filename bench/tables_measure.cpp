@@ -106,7 +106,8 @@ Comparison compare_with(const PublishedTable& table, Device device, std::int64_t
     for (const Variant& variant : result.variants) {
       row.ours.push_back(table.kind == Kind::speed
                              ? measure_speed(variant, table.pass, device, size)
-                             : measure_memory(variant, table.pass, device, size, repeats) / (1 << 20));
+                             : measure_memory(variant, table.pass, device, size, repeats) /
+                                   (1 << 20));
     }
     result.rows.push_back(std::move(row));
   }

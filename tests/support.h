@@ -19,7 +19,8 @@
 
 namespace quipu::testing {
 
-/// The devices that compute on this machine; meta is not one of them.
+/// The devices that compute on this machine; meta is not one of them. An error where the one that
+/// QUIPU_NEED_DEVICE names is not among them.
 const std::vector<Device>& test_devices();
 
 /// The device that counts what another one would hold.

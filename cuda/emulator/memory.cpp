@@ -42,8 +42,8 @@ DeviceMemory::DeviceMemory()
     : base_(reinterpret_cast<std::uintptr_t>(reserve(span, PROT_NONE))),
       owner_(static_cast<std::uint32_t*>(reserve(span / unit * 4, PROT_READ | PROT_WRITE))),
       touched_(static_cast<std::uint32_t*>(reserve(span / sector * 4, PROT_READ | PROT_WRITE))),
-      moments_(static_cast<Moment*>(
-          reserve(span / sector * sizeof(Moment), PROT_READ | PROT_WRITE))),
+      moments_(
+          static_cast<Moment*>(reserve(span / sector * sizeof(Moment), PROT_READ | PROT_WRITE))),
       shadow_(span, false) {}
 
 std::string DeviceMemory::describe(std::size_t offset, std::size_t bytes, const char* what) const {

@@ -104,6 +104,16 @@ __global__ void axpy_kernel(float a, const float* __restrict__ x, float* __restr
   }
 }
 
+__global__ void read_twice_kernel(const float* in, const float* table, float* out, int n) {
+  in += static_cast<long long>(blockIdx.x) * n;
+  out += static_cast<long long>(blockIdx.x) * n;
+  const float added = table[threadIdx.x];
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32) sum += in[i];
+  sum = warp_sum(sum);
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32) out[i] = in[i] * sum + added;
+}
+
 __global__ void copy_columns_kernel(const float* in, float* out, int pitch) {
   __shared__ float tile[32][32];
   for (int r = 0; r < 32; ++r) tile[r][threadIdx.x] = in[threadIdx.x * pitch + r];
@@ -136,6 +146,12 @@ void add_one_bytes(const unsigned char* in, unsigned char* out, int n, cudaStrea
 
 void axpy(float a, const float* x, float* y, int n, cudaStream_t stream) {
   launch(axpy_kernel, dim3((n + 1023) / 1024), dim3(256), 0, stream, a, x, y, n);
+}
+
+void read_twice(const float* in, const float* table, float* out, int n, int blocks,
+                cudaStream_t stream) {
+  launch(read_twice_kernel, dim3(static_cast<unsigned>(blocks)), dim3(32), 0, stream, in, table,
+         out, n);
 }
 
 void copy_columns(const float* in, float* out, int pitch, cudaStream_t stream) {

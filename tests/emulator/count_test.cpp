@@ -62,6 +62,69 @@ TEST_CASE("emulator: strides cost sectors, columns cost passes over the banks") 
         std::string::npos);
 }
 
+TEST_CASE("emulator: what is read again, and what lies between") {
+  const Watched watched;
+  emulator::settings().seed = 0;
+  const int n = 256, blocks = 5;
+  const Buffer<float> in(std::vector<float>(n * blocks)), out(n * blocks);
+  const Buffer<float> table(std::vector<float>(32));
+  emulator::clear_counters();
+  read_twice(in.data(), table.data(), out.data(), n, blocks, nullptr);
+  const emulator::Counters c = emulator::counters();
+  CHECK(c.unique_read_bytes == 4 * (n * blocks + 32));
+  CHECK(c.in_block.sectors == n * blocks / 8);
+  // The second reading of the i-th 32 floats comes after all first ones, and after 4 sectors that
+  // were written for each 32 floats before.
+  std::uint64_t between = 0;
+  for (int i = 0; i < n / 32; ++i) between += static_cast<std::uint64_t>(4 * (n / 8 + 4 * i));
+  CHECK(c.in_block.distance == between * blocks);
+  CHECK(c.in_block.mean_distance() == doctest::Approx(n / 8 + 2 * (n / 32 - 1)));
+  CHECK(c.across_blocks.sectors == 4 * (blocks - 1));  // the table
+  CHECK(c.across_blocks.mean_distance() == 1);
+
+  emulator::clear_counters();
+  axpy(1, in.data(), in.data() + n, n, nullptr);
+  CHECK(emulator::counters().in_block.sectors == 0);
+  CHECK(emulator::counters().across_blocks.sectors == 0);
+}
+
+TEST_CASE("emulator: fills and copies on the device are launches") {
+  const Watched watched;
+  const Buffer<float> x(1000), y(1000);
+  emulator::clear_counters();
+  cudaMemsetAsync(x.data(), 0, 4000, nullptr);
+  cudaMemcpyAsync(y.data(), x.data(), 4000, cudaMemcpyDeviceToDevice, nullptr);
+  CHECK(y.values()[999] == 0);  // a copy to the host is none
+  const auto launches = emulator::launches();
+  REQUIRE(launches.size() == 2);
+  CHECK(launches[0].kernel == "cudaMemsetAsync");
+  CHECK(launches[0].counters.unique_written_bytes == 4000);
+  CHECK(launches[1].kernel == "cudaMemcpyAsync");
+  CHECK(launches[1].counters.unique_read_bytes == 4000);
+}
+
+TEST_CASE("emulator: a rehearsal tells how work is cut and runs nothing") {
+  const Watched watched;
+  const Buffer<float> x(std::vector<float>(4096, 1)), y(std::vector<float>(4096, 2));
+  emulator::clear_counters();
+  emulator::settings().run = false;
+  axpy(1, x.data(), y.data(), 4096, nullptr);
+  {
+    const Buffer<char> large(std::size_t{7} << 30);  // costs nothing
+    cudaMemsetAsync(large.data(), 0, std::size_t{7} << 30, nullptr);
+  }
+  const auto launches = emulator::launches();
+  emulator::settings().run = true;
+  REQUIRE(launches.size() == 2);
+  CHECK(launches[0].kernel.find("axpy_kernel") != std::string::npos);
+  CHECK(launches[0].grid[0] == 4);
+  CHECK(launches[0].counters.load.requests == 0);
+  CHECK(y.values()[0] == 2);
+  axpy(1, x.data(), y.data(), 4096, nullptr);
+  CHECK(y.values()[0] == 3);
+  CHECK(emulator::report_text() == "");
+}
+
 TEST_CASE("emulator: tensor cores: values, flops, conflicts of ldmatrix") {
   const Watched watched;
   const int k = 128, batch = 2;

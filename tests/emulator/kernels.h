@@ -36,6 +36,10 @@ void sum_last_block(const float* in, float* parts, unsigned* counter, float* out
                     LastBlock variant, cudaStream_t stream);
 /// out[i] = in[i] + 1 for bytes: neighbours belong to different threads and blocks.
 void add_one_bytes(const unsigned char* in, unsigned char* out, int n, cudaStream_t stream);
+/// Each of `blocks` warps reads its n floats, and again when it has their sum; all read one table
+/// of 32: out = in * sum + table.
+void read_twice(const float* in, const float* table, float* out, int n, int blocks,
+                cudaStream_t stream);
 /// y += a x, n floats
 void axpy(float a, const float* x, float* y, int n, cudaStream_t stream);
 

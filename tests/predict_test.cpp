@@ -1,0 +1,219 @@
+// The model behind predicted times, on counts made by hand; and on the emulated device, that what
+// is counted and how it grows is what the operators are known to move.
+#include "../bench/predict.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "support.h"
+
+namespace {
+
+using namespace quipu;
+using namespace quipu::bench;
+
+/// Round figures: 1 TB/s of memory at 92 %, 1 MB of L2.
+const Card card{"card", "Card", 1e12, 1e6, 10e12, 100, 1e9, 150000, 100000, 100e12, 10e12};
+constexpr double launch_ms = 0.003;
+
+LaunchCounts launch(double read, double written) {
+  LaunchCounts counts;
+  counts.kernel = "kernel";
+  counts.threads = 256;
+  counts.blocks = 1000;
+  counts[Count::read_bytes] = read;
+  counts[Count::written_bytes] = written;
+  counts[Count::sectors] = (read + written) / 32;
+  return counts;
+}
+
+/// Without the cost of the launch.
+double busy_ms(const LaunchCounts& counts, double flops = 0) {
+  return time_of(counts, card, flops).ms - launch_ms;
+}
+
+std::string bound(const LaunchCounts& counts, double flops = 0) {
+  return time_of(counts, card, flops).bound;
+}
+
+doctest::Approx close(double value) {
+  return doctest::Approx(value).epsilon(1e-9);
+}
+
+const std::vector<PublishedTable>& published() {
+  static const std::vector<PublishedTable> tables = read_published(published_directory());
+  return tables;
+}
+
+const PublishedTable& table_named(const std::string& name) {
+  const auto it = std::find_if(published().begin(), published().end(),
+                               [&](const PublishedTable& t) { return t.name == name; });
+  REQUIRE(it != published().end());
+  return *it;
+}
+
+TEST_CASE("predict: the slowest part of a launch is its time") {
+  LaunchCounts counts = launch(600e6, 320e6);
+  CHECK(busy_ms(counts) == close(1));  // 0.92 GB at 0.92 TB/s
+  CHECK(bound(counts) == "memory");
+  counts[Count::sectors] = 1e9;
+  CHECK(busy_ms(counts) == close(3.2));
+  CHECK(bound(counts) == "L2");
+  counts[Count::passes] = 4e8;  // on 100 multiprocessors at 1 GHz
+  CHECK(busy_ms(counts) == close(4));
+  CHECK(bound(counts) == "shared memory");
+  counts[Count::mma_flops] = 5e11;
+  CHECK(busy_ms(counts) == close(5));
+  CHECK(bound(counts) == "tensor cores");
+  CHECK(busy_ms(counts, 6e10) == close(6));
+  CHECK(bound(counts, 6e10) == "arithmetic");
+}
+
+TEST_CASE("predict: launches add up, each with its cost; no launch costs nothing") {
+  CHECK(total_ms(time_of(CallCounts{}, card, 0)) == 0);
+  const LaunchCounts small = launch(32, 32);
+  CHECK(std::string(time_of(small, card, 0).bound) == "launch");
+  const CallCounts two{launch(92e6, 0), launch(0, 184e6)};
+  CHECK(total_ms(time_of(two, card, 0)) == close(0.1 + 0.2 + 2 * launch_ms));
+  // Stated arithmetic goes to launches by the bytes that they touch: 1 and 2 of 3 parts.
+  const auto times = time_of(two, card, 30e9);
+  CHECK(times[0].ms == close(1 + launch_ms));
+  CHECK(times[1].ms == close(2 + launch_ms));
+}
+
+TEST_CASE("predict: a second read goes to memory when more than L2 lies between") {
+  LaunchCounts counts = launch(92e6, 0);  // 800 blocks of 256 threads are resident on this card
+  counts[Count::again_in_block] = 92e6 / 32;
+  counts[Count::gap_in_block] = 39;  // x 32 bytes x 800 blocks: less than 1 MB
+  CHECK(busy_ms(counts) == close(0.1));
+  counts[Count::gap_in_block] = 40;
+  CHECK(busy_ms(counts) == close(0.2));
+  SUBCASE("shared memory lets fewer blocks run at once") {
+    counts.shared_bytes = 50000;  // 2 a multiprocessor: 200 in all
+    CHECK(busy_ms(counts) == close(0.1));
+    counts[Count::gap_in_block] = 160;
+    CHECK(busy_ms(counts) == close(0.2));
+  }
+  SUBCASE("a launch that touches less than L2 keeps all of it") {
+    LaunchCounts little = launch(0.9e6, 0);
+    little[Count::again_in_block] = 1e6;
+    little[Count::gap_in_block] = 1e6;
+    CHECK(time_of(little, card, 0).memory_bytes == 0.9e6);
+  }
+  SUBCASE("what L1 keeps is nothing to L2") {
+    LaunchCounts often = launch(0.92e6, 0);
+    often[Count::sectors] = 1e9;
+    often[Count::again_in_block] = 0.9e9;
+    often[Count::gap_in_block] = 585;  // x 32 bytes x 8 blocks: 149760
+    CHECK(busy_ms(often) == close(0.32));
+    often[Count::gap_in_block] = 586;
+    CHECK(busy_ms(often) == close(3.2));
+    often.shared_bytes = 10000;  // leaves 70000
+    often[Count::gap_in_block] = 280;
+    CHECK(busy_ms(often) == close(3.2));
+  }
+  SUBCASE("between blocks") {
+    counts[Count::again_in_block] = 0;
+    counts[Count::again_across] = 46e6 / 32;
+    counts[Count::gap_across] = 10;  // blocks of 92 KB
+    CHECK(busy_ms(counts) == close(0.1));
+    counts[Count::gap_across] = 11;
+    CHECK(busy_ms(counts) == close(0.15));
+  }
+}
+
+Sample sample(double tokens, double batch) {
+  LaunchCounts counts = launch(1000 + 7 * tokens * batch + 2 * batch, 5 * tokens * batch);
+  counts[Count::mma_flops] = 3 * tokens;
+  counts[Count::gap_in_block] = tokens / 8;
+  return {tokens, batch, {counts, launch(64, 64)}};
+}
+
+TEST_CASE("predict: growth with tokens, and with the batch") {
+  const Growth by_tokens({sample(64, 12), sample(128, 12)});
+  const CallCounts there = by_tokens.at(32768, 12), counted = sample(32768, 12).counts;
+  const Growth by_both({sample(64, 1), sample(128, 1), sample(64, 2), sample(128, 2)});
+  const CallCounts from_small = by_both.at(32768, 12);
+  for (std::size_t launch = 0; launch < 2; ++launch) {
+    for (std::size_t k = 0; k < counted[0].values.size(); ++k) {
+      CHECK(there[launch].values[k] == close(counted[launch].values[k]));
+      CHECK(from_small[launch].values[k] == close(counted[launch].values[k]));
+    }
+  }
+  CHECK(by_tokens.deviation_from(sample(192, 12)) < 1e-12);
+  CHECK(by_both.deviation_from(sample(192, 2)) < 1e-12);
+}
+
+TEST_CASE("predict: growth that is no line, and other kernels, are noticed") {
+  const Growth growth({sample(64, 12), sample(128, 12)});
+  Sample third = sample(192, 12);
+  third.counts[0][Count::written_bytes] *= 1.25;
+  CHECK(growth.deviation_from(third) == doctest::Approx(0.2).epsilon(0.01));
+  third = sample(192, 12);
+  third.counts[1][Count::passes] = 1;  // there were none
+  CHECK(growth.deviation_from(third) == 1);
+  third = sample(192, 12);
+  third.counts[1].kernel = "another";
+  CHECK(std::isinf(growth.deviation_from(third)));
+  expect_error([&] { Growth({sample(64, 12), third}); }, "growth", "different kernels");
+  expect_error([&] { Growth({sample(64, 12)}); }, "growth", "2 or 4 samples");
+  expect_error(
+      [&] {
+        Growth({sample(64, 12), sample(64, 12)});
+      },
+      "growth", "two numbers of tokens");
+  expect_error(
+      [&] {
+        Growth({sample(1, 2), sample(2, 2), sample(1, 2), sample(2, 2)});
+      },
+      "growth", "two batches");
+}
+
+TEST_CASE("predict: the least bytes of the largest rows") {
+  const auto gigabytes = [](const std::string& name) {
+    const PublishedTable& table = table_named(name);
+    return doctest::Approx(least_bytes(table, table.rows.back().n) / 1e9).epsilon(2e-3);
+  };
+  const std::string size = "-batch12-head12-dim128-";
+  CHECK(gigabytes("act-speed-fwd" + size + "act_relu-bf16") == 2.416);
+  CHECK(gigabytes("act-speed-bwd" + size + "act_none-bf16") == 3.624);
+  CHECK(gigabytes("lrpe_rotate-speed-bwd" + size + "act_none-bf16") == 3.624);
+  CHECK(gigabytes("lrpe_rotate-speed-bwd" + size + "act_silu-bf16") == 4.832);
+  CHECK(gigabytes("md_lrpe_cosine-speed-bwd" + size + "bf16-2d-l10") == 2.417);
+  CHECK(gigabytes("flao-speed-bwd" + size + "dim128-bf16") == 15.703);
+  CHECK(gigabytes("tpa_decode-speed-fwd-batch32-head32-dim128-rank16-bf16") == 0.672);
+}
+
+TEST_CASE("predict: cards") {
+  CHECK(card_of(table_named("act-speed-fwd-batch12-head12-dim128-act_relu-bf16")).name == "h100");
+  CHECK(card_of(table_named("lrpe_rotate-speed-fwd-batch12-head12-dim128-act_none-bf16")).name ==
+        "h100");
+  CHECK(card_of(table_named("flao-speed-fwd-batch12-head12-dim128-dim128-bf16")).name == "a800");
+  expect_error([] { card_named("gtx"); }, "no card 'gtx'", "a800", "h100");
+}
+
+TEST_CASE("predict: act from counted launches") {
+  const PublishedTable& table = table_named("act-speed-bwd-batch12-head12-dim128-act_silu-bf16");
+  if (!can_predict()) {
+    expect_error([&] { predict(table, card, 0); }, "emulated device");
+    return;
+  }
+  const Comparison ours = predict(table, card_named("h100"), 0);
+  REQUIRE(ours.rows.size() == 8);
+  for (const Comparison::Row& row : ours.rows) {
+    CAPTURE(table.rows[row.index].n);
+    // One launch at the byte limit: x, the upstream gradient, the gradient read and written.
+    CHECK(row.ours[0] == doctest::Approx(row.limit / 0.92 + launch_ms).epsilon(0.002));
+    CHECK(row.ours[0] < table.best(row.index));
+  }
+  const std::string text = as_text(ours), csv = as_csv(ours), html = as_html({ours});
+  CHECK(text.find("predicted for H100") != std::string::npos);
+  CHECK(text.find("ours_predicted") != std::string::npos);
+  CHECK(text.find("counted at n = 64, 80 and 96") != std::string::npos);
+  CHECK(csv.find("n,ours_predicted,tr,to,toc,best_published,byte_limit\n") != std::string::npos);
+  CHECK(csv.find("Left out: latency") != std::string::npos);
+  CHECK(html.find("Left out: latency") != std::string::npos);
+  expect_error([&] { predict(published()[0], card, 0); }, "only speed is predicted");
+}
+
+}  // namespace
