@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "block.cuh"
+#include "ptx.h"
 
 namespace quipu::on_cuda {
 
@@ -22,7 +23,7 @@ using ComputeOf = std::conditional_t<is_reduced_v<E>, float, E>;
 template <class E>
 __device__ __forceinline__ ComputeOf<E> exp_below(ComputeOf<E> x) {
   if constexpr (is_reduced_v<E>) {
-    return __expf(x);
+    return ptx::exp2_flushed(x * 1.4426950408889634f);
   } else {
     return std::exp(x);
   }
