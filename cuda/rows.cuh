@@ -15,6 +15,7 @@ template <class T>
 struct Loose {
   static constexpr int count = 1;
   using Element = T;
+  using Number = T;
   using Raw = T;  // as it waits in registers
   __device__ __forceinline__ static Raw fetch(const void* data, DType dtype, std::int64_t i) {
     return load_element<T>(data, dtype, i);
@@ -40,6 +41,7 @@ struct Packed {
     E elements[count];
   };
   using Element = E;
+  using Number = T;
   using Raw = uint4;  // as it waits in registers
   /// Here i counts packs.
   __device__ __forceinline__ static Raw fetch(const void* data, DType, std::int64_t i) {
@@ -70,6 +72,36 @@ struct Packed {
     if (add) load(data, dtype, i, sums);
     for (int j = 0; j < count; ++j) sums[j] = add ? sums[j] + values[j] : values[j];
     static_cast<uint4*>(data)[i / count] = packed(sums);
+  }
+};
+
+/// A gradient that is written or added to. Packs have the type that Chunk says; what moves by
+/// elements may have any.
+template <class Chunk>
+struct GradTarget {
+  static constexpr bool in_packs = Chunk::count > 1;
+  void* data;
+  DType dtype;
+  bool add;
+
+  /// What is there, if it is to be added to. Loads of several places are under way together.
+  __device__ __forceinline__ typename Chunk::Raw before(std::int64_t i) const {
+    if constexpr (in_packs) {
+      if (add) return Chunk::fetch(data, dtype, i);
+    }
+    return {};
+  }
+  __device__ __forceinline__ void put(std::int64_t i,
+                                      typename Chunk::Number (&values)[Chunk::count],
+                                      const typename Chunk::Raw& before) const {
+    if constexpr (in_packs) {
+      typename Chunk::Number old[Chunk::count];
+      Chunk::unpack(before, old);
+      for (int j = 0; j < Chunk::count; ++j) values[j] += old[j];
+      static_cast<uint4*>(data)[i] = Chunk::packed(values);
+    } else {
+      put_element(data, dtype, i, values[0], add);
+    }
   }
 };
 

@@ -170,17 +170,15 @@ class Forward {
   }
 
  private:
-  using Cut = SoftmaxPlan<2>::Cut;
-
   template <bool rows, class Chunk>
   void run_packed(Chunk chunk) const {
-    if (const Cut cut = plan_.held(4); cut.fits) return hold<Chunk, rows, 4>(cut);
-    if (const Cut cut = plan_.held(16); cut.fits) return hold<Chunk, rows, 16>(cut);
+    if (const LineCut cut = plan_.held(4); cut.fits) return hold<Chunk, rows, 4>(cut);
+    if (const LineCut cut = plan_.held(16); cut.fits) return hold<Chunk, rows, 16>(cut);
     stream<rows>(chunk);
   }
 
   template <class Chunk, bool rows, int V>
-  void hold(const Cut& cut) const {
+  void hold(const LineCut& cut) const {
     using T = ComputeOf<typename Chunk::Element>;
     plan_.each(cut.together, [&](const Lines<2>& lines, const Layout<2>& part) {
       on_cuda::run(queue_, hold_lines<Chunk, rows, V>, plan_.blocks(lines, cut), cut.threads,
@@ -193,7 +191,7 @@ class Forward {
   template <bool rows, class Chunk>
   void stream(Chunk) const {
     using T = ComputeOf<typename Chunk::Element>;
-    const Cut cut = plan_.streamed();
+    const LineCut cut = plan_.streamed();
     const bool packed = plan_.packed();
     plan_.each(cut.together, [&](const Lines<2>& lines, const Layout<2>& part) {
       plan_.each_pass<T>(parts_, [&](const LineParts<T>& parts) {
