@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "block.cuh"
+#include "ptx.h"
 
 namespace quipu::on_cuda {
 
@@ -22,7 +23,7 @@ using ComputeOf = std::conditional_t<is_reduced_v<E>, float, E>;
 template <class E>
 __device__ __forceinline__ ComputeOf<E> exp_below(ComputeOf<E> x) {
   if constexpr (is_reduced_v<E>) {
-    return __expf(x);
+    return ptx::exp2_flushed(x * 1.4426950408889634f);
   } else {
     return std::exp(x);
   }
@@ -70,7 +71,7 @@ struct LineTeam {
     const unsigned warps = blockDim.x / warp_size, warp = threadIdx.x / warp_size;
     const unsigned width = lines * S;
     if (threadIdx.x % warp_size < lines) {
-      for (int s = 0; s < S; ++s) place[warp * width + line * S + s] = values[s];
+      for (int s = 0; s < S; ++s) place[warp * width + s * lines + line] = values[s];
     }
     __syncthreads();
     for (unsigned i = threadIdx.x; i < width; i += blockDim.x) {
@@ -79,7 +80,7 @@ struct LineTeam {
       place[i] = total;
     }
     __syncthreads();
-    for (int s = 0; s < S; ++s) values[s] = place[line * S + s];
+    for (int s = 0; s < S; ++s) values[s] = place[s * lines + line];
   }
 };
 
@@ -200,10 +201,12 @@ struct OnlineLines {
       if constexpr (has_weights) at[2 * total + s] = weighted[s];
     }
   }
-  /// Merges `count` parts in order.
-  __device__ __forceinline__ void merge_parts(const T* parts, std::int64_t count,
-                                              std::int64_t total, std::int64_t first) {
-    for (std::int64_t part = 0; part < count; ++part) {
+  /// Merges `count` parts that were stored so, each read by one member of the line's team; all get
+  /// the result, as from join(). `active`: the thread has lines.
+  __device__ __forceinline__ void merge_parts(const LineTeam& team, T* place, const T* parts,
+                                              std::int64_t count, std::int64_t total,
+                                              std::int64_t first, bool active) {
+    for (std::int64_t part = team.member; part < count && active; part += team.members) {
       const T* const at = parts + part * quantities * total + first;
       OnlineLines next;
       for (int s = 0; s < S; ++s) {
@@ -213,6 +216,7 @@ struct OnlineLines {
       }
       merge(next);
     }
+    join(team, place);
   }
 
  private:

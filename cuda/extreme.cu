@@ -16,7 +16,7 @@ namespace {
 enum { from_x, from_values, from_index };  // the views of the lines
 
 template <class T>
-struct alignas(16) Candidate {
+struct alignas(16) Candidate {  // moves at once
   T value;
   long long index;  // -1: none yet
   __device__ __forceinline__ Candidate from_lane(int lanes) const {

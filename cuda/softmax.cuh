@@ -107,7 +107,8 @@ class SoftmaxPlan {
   /// Where rows are held, a warp or part of one takes a short row, a block a long one. Columns are
   /// side by side in strips of 32 bytes at least.
   Cut held(std::int64_t most) const {
-    const std::int64_t threads = (length_ + most - 1) / most;
+    std::int64_t threads = (length_ + most - 1) / most;
+    if (rows_) threads = std::max(threads, std::min(length_, narrowest));
     if (rows_ && threads <= warp_size) return {block_threads, power_above(threads), true};
     if (rows_) return whole_warps(threads, 0);
     constexpr std::int64_t usual = 4 * block_threads;  // steps of a block
@@ -134,10 +135,12 @@ class SoftmaxPlan {
   /// Calls f(parts) once, or once for the statistics of the parts and once for the result.
   template <class T, class F>
   void each_pass(const View& room, F f) const {
-    constexpr std::int64_t enough_blocks = 128;
-    if (!room.defined || (rows_ && lines_ >= enough_blocks)) return f(LineParts<T>{});
-    f(LineParts<T>{Pass::statistics, room.size(0), room.as<T>()});
-    f(LineParts<T>{Pass::result, room.size(0), room.as<T>()});
+    constexpr std::int64_t enough_blocks = 128, shortest_row = 1024;  // steps
+    std::int64_t count = room.defined ? room.size(0) : 1;
+    if (rows_) count = std::min({count, length_ / shortest_row, enough_blocks / lines_});
+    if (count <= 1) return f(LineParts<T>{});
+    f(LineParts<T>{Pass::statistics, count, room.as<T>()});
+    f(LineParts<T>{Pass::result, count, room.as<T>()});
   }
   /// Bytes of shared memory for two folds of `values` numbers of type T a thread.
   template <class T>

@@ -9,9 +9,10 @@
 // sass hold_lines<.*8: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
 //   registers 128
 // sass hold_lines<.*4: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
-//   registers 80
+//   registers 96
 // sass stream_lines<quipu::on_cuda::Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
+#include "ptx.h"
 #include "quipu/ops/act_kernels.h"
 #include "softmax.cuh"
 
@@ -79,7 +80,7 @@ struct Inputs {
 };
 
 template <class Chunk, bool rows, int V>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 1)
     hold_lines(Lines<3> lines, Inputs<ComputeOf<typename Chunk::Element>> in,
                Target<Chunk> target) {
   using T = ComputeOf<typename Chunk::Element>;
@@ -116,6 +117,8 @@ __global__ void __launch_bounds__(most_threads)
     for (int v = 0; v < together; ++v) {
       if (!is_inside(first + v)) continue;
       T a[count], b[count];
+      ptx::look_new(o[first + v]);
+      ptx::look_new(d_o[first + v]);
       Chunk::unpack(o[first + v], a);
       Chunk::unpack(d_o[first + v], b);
       for (int j = 0; j < count; ++j) a[j] *= b[j] - means[j % S];
@@ -125,7 +128,7 @@ __global__ void __launch_bounds__(most_threads)
 }
 
 template <class Chunk, bool rows>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 1)
     stream_lines(Lines<3> lines, Inputs<ComputeOf<typename Chunk::Element>> in,
                  Target<Chunk> target, LineParts<ComputeOf<typename Chunk::Element>> parts) {
   using T = ComputeOf<typename Chunk::Element>;
@@ -163,25 +166,25 @@ __global__ void __launch_bounds__(most_threads)
         sums.add(x, y);
       }
     });
-    team.fold(sums.values, dynamic_shared<T>(), Plus());
-    if (parts.pass == Pass::statistics) {
-      if (place.active && team.member == 0) {
-        T* const to = parts.statistics + 2 * total * blockIdx.y + first;
-        for (int s = 0; s < S; ++s) {
-          to[s] = sums.values[s];
-          to[total + s] = sums.values[S + s];
-        }
-      }
-      return;
-    }
-  } else if (place.active) {
-    for (std::int64_t part = 0; part < parts.count; ++part) {
+  } else {
+    for (std::int64_t part = team.member; part < parts.count && place.active;
+         part += team.members) {
       const T* const from = parts.statistics + 2 * total * part + first;
       for (int s = 0; s < S; ++s) {
         sums.values[s] += from[s];
         sums.values[S + s] += from[total + s];
       }
     }
+  }
+  team.fold(sums.values, dynamic_shared<T>(), Plus());
+  if (parts.pass == Pass::statistics) {
+    if (!place.active || team.member != 0) return;
+    T* const to = parts.statistics + 2 * total * blockIdx.y + first;
+    for (int s = 0; s < S; ++s) {
+      to[s] = sums.values[s];
+      to[total + s] = sums.values[S + s];
+    }
+    return;
   }
   T means[S];
   sums.find_means(in.rounded, means);

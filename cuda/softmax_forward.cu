@@ -12,6 +12,7 @@
 //   registers 64
 // sass stream_lines<quipu::on_cuda::Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
+#include "ptx.h"
 #include "quipu/ops/act_kernels.h"
 #include "softmax.cuh"
 
@@ -22,7 +23,8 @@ namespace {
 enum { from_x, from_o };
 
 template <class Chunk, bool rows, int V>
-__global__ void __launch_bounds__(most_threads) hold_lines(Lines<2> lines, const void* x, void* o) {
+__global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
+    hold_lines(Lines<2> lines, const void* x, void* o) {
   using E = typename Chunk::Element;
   using T = ComputeOf<E>;
   constexpr int count = Chunk::count, S = rows ? 1 : count;
@@ -54,6 +56,7 @@ __global__ void __launch_bounds__(most_threads) hold_lines(Lines<2> lines, const
     sum[s] = T(0);
   }
   for (int v = 0; v < V; ++v) {
+    ptx::look_new(raw[v]);
     Chunk::unpack(raw[v], values);
     for (int j = 0; j < count; ++j) {
       values[j] = exp_below<E>(values[j] - largest[j % S]);
@@ -65,6 +68,7 @@ __global__ void __launch_bounds__(most_threads) hold_lines(Lines<2> lines, const
   for (int s = 0; s < S; ++s) sum[s] = T(1) / sum[s];
   for (int v = 0; v < V; ++v) {
     if (!is_inside(v)) continue;
+    ptx::look_new(raw[v]);
     Chunk::unpack(raw[v], values);
     for (int j = 0; j < count; ++j) {
       if constexpr (!keeps_exponentials) values[j] = exp_below<E>(values[j] - largest[j % S]);
@@ -88,18 +92,20 @@ __device__ __forceinline__ OnlineLines<E, 1> joined_pack(const OnlineLines<E, co
 }
 
 template <class Chunk, bool rows>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 1)
     stream_lines(Lines<2> lines, const void* x, void* o, DType dtype,
                  LineParts<ComputeOf<typename Chunk::Element>> parts) {
   using E = typename Chunk::Element;
   using T = ComputeOf<E>;
-  constexpr int count = Chunk::count, S = rows ? 1 : count, batch = 4;
+  constexpr int count = Chunk::count, S = rows ? 1 : count;
+  constexpr int batch = sizeof(T) == 8 ? 2 : 4;
   const LineTeam team = lines.team();
   const LinePlace<2> place(lines, team);
   const std::int64_t begin = parts.begin(lines.length) + team.member;
   const std::int64_t end = place.active ? parts.end(lines.length) : 0;
   const std::int64_t total = std::int64_t{lines.positions} * S,
                      first = place.position * std::int64_t{S};
+  T* const room = dynamic_shared<T>();
   OnlineLines<E, S> state;
   if (parts.pass != Pass::result) {
     OnlineLines<E, count> own;
@@ -111,15 +117,15 @@ __global__ void __launch_bounds__(most_threads)
     } else {
       state = joined_pack<E>(own);
     }
-    state.join(team, dynamic_shared<T>());
+    state.join(team, room);
     if (parts.pass == Pass::statistics) {
       if (place.active && team.member == 0) {
         state.store_part(parts.statistics, blockIdx.y, total, first);
       }
       return;
     }
-  } else if (place.active) {
-    state.merge_parts(parts.statistics, parts.count, total, first);
+  } else {
+    state.merge_parts(team, room, parts.statistics, parts.count, total, first, place.active);
   }
   state.finish();
   for (std::int64_t i = begin; i < end; i += batch * team.members) {

@@ -35,17 +35,21 @@ Pointwise gradient_of(Act kind) {
                                 : Pointwise::silu_grad;
 }
 
-/// Workspace of softmax; undefined where it needs none.
-Tensor parts_of(const View& x, int axis) {
-  const std::int64_t length = x.size(axis), lines = length > 0 ? x.numel() / length : 0;
-  const Shape shape = softmax_workspace(x.device.kind(), lines, length, 2);
-  return numel(shape) > 0 ? workspace(shape, compute_type(x.dtype), x.device) : Tensor();
-}
+/// Workspace of softmax, if it needs any.
+struct Parts {
+  Parts(const View& x, int axis) {
+    const std::int64_t length = x.size(axis), lines = length > 0 ? x.numel() / length : 0;
+    const Shape shape = softmax_workspace(x.device.kind(), lines, length, 2);
+    if (numel(shape) > 0) room = workspace(shape, compute_type(x.dtype), x.device);
+  }
+  View view() const { return room.defined() ? room.view() : View(); }
+  Tensor room;
+};
 
 void run_backward(const View& saved, const View& d_o, const Grad& d_x, Act kind, int axis) {
   if (kind == Act::softmax) {
-    const Tensor parts = parts_of(saved, axis);
-    return softmax_backward(saved, d_o, d_x, parts, axis);
+    const Parts parts(saved, axis);
+    return softmax_backward(saved, d_o, d_x, parts.view(), axis);
   }
   if (kind == Act::none) return pointwise_kernel(d_x, Pointwise::copy, {d_o});
   pointwise_kernel(d_x, gradient_of(kind), {d_o, saved});
@@ -80,8 +84,8 @@ Tensor act(const Tensor& x, Act kind, std::optional<int> dim) {
   if (kind == Act::none) return x;
   const Tensor o = empty(x.shape(), x.dtype(), x.device());
   if (kind == Act::softmax) {
-    const Tensor parts = parts_of(x, axis);
-    softmax_forward(x, o, parts, axis);
+    const Parts parts(x, axis);
+    softmax_forward(x, o, parts.view(), axis);
   } else {
     pointwise_kernel(Grad::write_to(o), function_of(kind), {x});
   }
