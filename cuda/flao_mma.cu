@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
     ptx::copy_commit();
   };
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
   unsigned* const qkv = p.qkv.data != nullptr ? room.qkv() : nullptr;
   const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
   Strip<encoded> kv;

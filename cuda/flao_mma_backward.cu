@@ -106,6 +106,7 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
     ptx::copy_commit();
   };
   for (int t = 0; t < stages - 2; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
   // The first group's strip is one of kv, the second one's is of the transposed.
   const int columns = is_first ? e : width, depth = is_first ? width : e;
   const bool multiplies = (is_first ? p.d_g : p.d_q).data != nullptr && worker.strip * 16 < columns;

@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
     ptx::copy_commit();
   };
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
   const bool multiplies = (to == 0 ? p.d_k : p.d_v).data != nullptr && worker.strip * 16 < columns;
   Strip<encoded> d_kv;
   const float* const matrix = p.d_kv + static_cast<std::int64_t>(part.unit) * width * e;
