@@ -126,7 +126,8 @@ inline std::size_t training_peak(const Function& f, const Inputs& in, Device dev
   return peak.bytes_above();
 }
 inline void check_peak_on_meta(const Function& f, const Inputs& in) {
-  CHECK(training_peak(f, in, Device("meta:cpu")) == training_peak(f, in, cpu));
+  const Device device = in[0].device();
+  CHECK(training_peak(f, in, Device(device.kind(), 0, true)) == training_peak(f, in, device));
 }
 
 /// What the knots of f keep where all floating inputs want gradients.

@@ -22,9 +22,8 @@ namespace {
 
 /// Whether a device has all that the cases of an area need.
 bool has_area(const Device& device, std::string_view area) {
-  static constexpr std::string_view not_on_cuda[] = {
-      "attention", "flao",     "fused", "golden", "layers", "linear_cross_entropy",
-      "lrpe",      "published"};
+  static constexpr std::string_view not_on_cuda[] = {"attention", "flao", "fused",    "golden",
+                                                     "layers",    "lrpe", "published"};
   if (!device.is_cuda()) return true;
   return std::find(std::begin(not_on_cuda), std::end(not_on_cuda), area) == std::end(not_on_cuda);
 }

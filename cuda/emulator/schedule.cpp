@@ -1,6 +1,7 @@
 // Fibers and their order. Lanes of a warp run one after another up to the next collective, which is
 // what brings a missing __syncwarp to light; warps and lanes take turns as the seed says.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -40,7 +41,16 @@ std::uint64_t& global_epoch() {
 }
 
 Multiprocessor& this_multiprocessor() {
-  thread_local std::unique_ptr<Multiprocessor> mine = std::make_unique<Multiprocessor>();
+  struct Owner {
+    // What is queued when the program ends runs in the main thread after its thread_local objects
+    // are gone.
+    ~Owner() {
+      if (getpid() == gettid()) static_cast<void>(mine.release());
+    }
+    std::unique_ptr<Multiprocessor> mine = std::make_unique<Multiprocessor>();
+  };
+  thread_local Owner owner;
+  thread_local Multiprocessor* const mine = owner.mine.get();
   return *mine;
 }
 
