@@ -21,7 +21,7 @@ namespace tpa_mma {
 namespace {
 
 using E = __nv_bfloat16;
-constexpr int query_pitch = most_columns + 1;
+constexpr int query_pitch = most_columns + 4;
 
 struct Backward {
   Factor aq, bq, ak, bk, av, bv, o, d_o;
@@ -47,9 +47,10 @@ struct Shared {
 };
 static_assert(2 * (sizeof(Shared) + 1024) <= 164 * 1024);
 
-/// Where four heads of a row of results lie.
+/// Where four heads of a row of results lie: pairs of a warp's heads are written, fours of all
+/// heads of two rows read, both without a conflict.
 __device__ __forceinline__ int result_place(int row, int chunk) {
-  return row * (most_heads / 4) + (chunk ^ (row & 7));
+  return row * (most_heads / 4) + (chunk ^ ((2 * row & 6) | (row & 1)));
 }
 
 /// 32 rows or heads times 32 columns of a warp: 16 x 8 each.
@@ -169,10 +170,10 @@ class Differentiation {
     for (int head = self_.warp; head < most_heads; head += warps) {
       const std::int64_t start = g_.o.row(block_.b, head);
       float sum = 0.0f;
-      for (int column = 2 * self_.lane; column < g_.e && head < g_.heads; column += 64) {
+      for (int column = self_.lane; column < g_.e && head < g_.heads; column += 32) {
         const auto* const words = reinterpret_cast<const unsigned*>(shared_.d_o);
-        const float2 d_o = unpacked<E>(words[wide_place(head, column / 8) * 4 + column % 8 / 2]);
-        sum += g_.o.at<float>(start, column) * d_o.x + g_.o.at<float>(start, column + 1) * d_o.y;
+        const float2 pair = unpacked<E>(words[wide_place(head, column / 8) * 4 + column % 8 / 2]);
+        sum += g_.o.at<float>(start, column) * (column % 2 == 0 ? pair.x : pair.y);
       }
       sum = fold_warp(sum, [](float x, float y) { return x + y; });
       if (self_.lane == 0) shared_.mean[head] = sum;
@@ -318,9 +319,10 @@ class Differentiation {
       const int head = 8 * i + self_.group;
       const float scale = attends ? g_.score_scale / shared_.raise[head] : 0.0f;
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const int column = 32 * self_.warp + 8 * (n / 2) + 2 * self_.member + n % 2;
-        d_q[head * query_pitch + column] = scale * d_queries_[i / 2][n / 2][2 * (i % 2) + n % 2];
+      for (int n = 0; n < 4; ++n) {
+        const int place = head * query_pitch + 32 * self_.warp + 8 * n + 2 * self_.member;
+        const float* const sum = d_queries_[i / 2][n] + 2 * (i % 2);
+        reinterpret_cast<float2*>(d_q)[place / 2] = make_float2(scale * sum[0], scale * sum[1]);
       }
     }
     float* const part = g_.parts + blockIdx.x * (std::int64_t{g_.r} * (g_.heads + g_.d));
@@ -332,10 +334,11 @@ class Differentiation {
       __syncthreads();
       for (int k = self_.warp; k < count && self_.lane < g_.heads; k += warps) {
         float sum = 0.0f;
-        for (int column = 0; column < g_.d; column += 2) {
-          const float* const left = d_q + self_.lane * query_pitch + column;
-          const float2 right = q.bq_at(k, column);
-          sum += left[0] * right.x + left[1] * right.y;
+        for (int column = 0; column < g_.d; column += 4) {
+          const float4 left =
+              reinterpret_cast<const float4*>(d_q)[(self_.lane * query_pitch + column) / 4];
+          const float2 low = q.bq_at(k, column), high = q.bq_at(k, column + 2);
+          sum += left.x * low.x + left.y * low.y + left.z * high.x + left.w * high.y;
         }
         part[std::int64_t{self_.lane} * g_.r + start + k] = sum;
       }
