@@ -66,6 +66,7 @@ __device__ __forceinline__ void load_packed(T* tile, int pitch, const Attention<
                                             const Window& w) {
   using Chunk = Packed<T, E>;
   constexpr int pieces = width / Chunk::count, lanes = Vector<T>::count;
+#pragma unroll 2
   for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
     const int row = i / pieces, column = i % pieces * Chunk::count;
     if (column >= w.wanted) continue;
@@ -80,6 +81,20 @@ __device__ __forceinline__ void load_packed(T* tile, int pitch, const Attention<
 #pragma unroll
       for (int l = 0; l < lanes; ++l) v.values[l] = values[j + l];
       put_vector(tile, row * pitch + column + j, v);
+    }
+  }
+}
+
+/// An element of an input that computes in T.
+template <class T>
+__device__ __forceinline__ T load_real(const AttentionView& x, std::int64_t at) {
+  if constexpr (std::is_same_v<T, double>) {
+    return static_cast<const double*>(x.data)[at];
+  } else {
+    switch (x.dtype) {
+      case DType::f32: return static_cast<const float*>(x.data)[at];
+      case DType::bf16: return converted<T>(static_cast<const __nv_bfloat16*>(x.data)[at]);
+      default: return converted<T>(static_cast<const __half*>(x.data)[at]);
     }
   }
 }
@@ -101,12 +116,14 @@ __device__ __forceinline__ void load_tile(T* tile, int pitch, const Attention<T>
       }
     }
   }
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < side * width; i += block_threads) {
     const int row = i / width, column = i % width;
+    if (column >= (w.wanted + Vector<T>::count - 1) / Vector<T>::count * Vector<T>::count) continue;
     T value(0);
     if (w.first + row < w.end && w.column + column < w.features) {
       const std::int64_t at = place.start<of_queries>(a, x, w.first + row);
-      value = load_element<T>(x.data, x.dtype, at + (w.column + column) * x.step);
+      value = load_real<T>(x, at + (w.column + column) * x.step);
     }
     tile[row * pitch + column] = value;
   }
@@ -125,7 +142,7 @@ __device__ __forceinline__ void add_features(Scores<T>& s, const T* own, const T
                                              int features) {
   constexpr int lanes = Vector<T>::count, pitch = Sizes<T, 1>::depth_pitch;
   const Corner at;
-#pragma unroll 2
+#pragma unroll 1
   for (int c = 0; c < features; c += lanes) {
     Vector<T> left[strip], right[strip];
 #pragma unroll
@@ -144,12 +161,14 @@ __device__ __forceinline__ void add_features(Scores<T>& s, const T* own, const T
   }
 }
 
-/// result += weights values, over the first `count` of the other side.
+/// result += weights values, over the first `count` of the other side and the first columns.
 template <class T, int vectors>
 __device__ __forceinline__ void add_values(T (&result)[strip][Sizes<T, vectors>::lanes * vectors],
-                                           const T* weights, const T* values, int count) {
+                                           const T* weights, const T* values, int count,
+                                           int columns) {
   using S = Sizes<T, vectors>;
   const Corner at;
+  if (at.x * S::lanes >= columns) return;
   for (int k = 0; k < count; k += S::lanes) {
     Vector<T> left[strip];
 #pragma unroll
@@ -208,18 +227,45 @@ struct Online {
   }
 };
 
-/// 16 bytes' worth of numbers into an output, (=|+=).
-template <class T>
-__device__ __forceinline__ void put_numbers(const AttentionView& out, std::int64_t at, int left,
-                                            const T (&values)[Vector<T>::count], bool add) {
-  constexpr int lanes = Vector<T>::count;
-  if (out.packed && out.dtype == dtype_of<T>) {
-    if (left > 0) Packed<T, T>::put(out.data, out.dtype, at, values, add);
-    return;
-  }
+template <bool of_queries, int width, class E, class T>
+__device__ __forceinline__ void put_packed(const T* tile, const Attention<T>& a,
+                                           const AttentionPlace& place, const Window& w) {
+  using Chunk = Packed<T, E>;
+  constexpr int pieces = width / Chunk::count;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
+    const int row = i / pieces, column = i % pieces * Chunk::count;
+    if (w.first + row >= w.end || column >= w.wanted) continue;
+    T values[Chunk::count];
 #pragma unroll
-  for (int l = 0; l < lanes; ++l) {
-    if (l < left) put_element(out.data, out.dtype, at + l * out.step, values[l], add);
+    for (int j = 0; j < Chunk::count; ++j) values[j] = tile[row * width + column + j];
+    Chunk::put(a.out.data, a.out.dtype,
+               place.start<of_queries>(a, a.out, w.first + row) + w.column + column, values, a.add);
+  }
+}
+
+/// A tile of `width` columns into the output, (=|+=).
+template <bool of_queries, int width, class T>
+__device__ __forceinline__ void put_tile(const T* tile, const Attention<T>& a,
+                                         const AttentionPlace& place, const Window& w) {
+  if (a.out.packed && compute_type(a.out.dtype) == dtype_of<T>) {
+    if constexpr (std::is_same_v<T, double>) {
+      return put_packed<of_queries, width, double>(tile, a, place, w);
+    } else {
+      switch (a.out.dtype) {
+        case DType::f32: return put_packed<of_queries, width, float>(tile, a, place, w);
+        case DType::bf16: return put_packed<of_queries, width, __nv_bfloat16>(tile, a, place, w);
+        default: return put_packed<of_queries, width, __half>(tile, a, place, w);
+      }
+    }
+  }
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < side * width; i += block_threads) {
+    const int row = i / width, column = i % width;
+    if (w.first + row >= w.end || column >= w.wanted) continue;
+    const std::int64_t at = place.start<of_queries>(a, a.out, w.first + row);
+    put_element(a.out.data, a.out.dtype, at + (w.column + column) * a.out.step,
+                tile[row * width + column], a.add);
   }
 }
 
@@ -264,50 +310,55 @@ __global__ void __launch_bounds__(block_threads)
     if constexpr (of_queries) look_up(i, first + corner.y + i * team);
   }
 
+  const int features = through_scores ? a.d : a.e;                                // of the result
+  const int columns = vectors == 1 ? features - chunk * S::columns : S::columns;  // of the block
   bool is_first = true;
   for (int from = 0; from < other_end; from += side) {
     if (!of_queries && a.most_keys(from, from + side) <= first) continue;  // the whole block
     const int count = min(side, other_end - from);
     const auto add_product = [&](Scores<T>& s, T* kept, const AttentionView& mine,
-                                 const AttentionView& theirs, int features, auto with_first) {
-      for (int c = 0; c < features; c += S::depth) {
+                                 const AttentionView& theirs, int depth) {
+#pragma unroll 1
+      for (int c = 0; c < depth; c += S::depth) {
         __syncthreads();
-        if (is_first || features > S::depth) {
+        if (is_first || depth > S::depth) {
           load_tile<of_queries, S::depth>(kept, S::depth_pitch, a, place, mine,
-                                          {first, own_end, c, features, features - c});
+                                          {first, own_end, c, depth, depth - c});
         }
         load_tile<!of_queries, S::depth>(other, S::depth_pitch, a, place, theirs,
-                                         {from, from + count, c, features, features - c});
-        if (c == 0) with_first();
+                                         {from, from + count, c, depth, depth - c});
         __syncthreads();
-        add_features(s, kept, other, min(S::depth, features - c));
+        add_features(s, kept, other, min(S::depth, depth - c));
       }
     };
-    const AttentionView& source = pass == AttentionPass::forward ? a.v
-                                  : pass == AttentionPass::d_q   ? a.k
-                                  : pass == AttentionPass::d_k   ? a.q
-                                                                 : a.d_o;
-    const auto load_values = [&] {
+    const auto load_values = [&](const AttentionView& source) {
+      __syncthreads();
       load_tile<!of_queries, S::columns>(
           values, S::columns, a, place, source,
-          {from, from + count, chunk * S::columns, through_scores ? a.d : a.e, S::columns});
+          {from, from + count, chunk * S::columns, features, columns});
     };
-    Scores<T> s = {};
-    add_product(s, own, of_queries ? a.q : a.k, of_queries ? a.k : a.q, a.d, load_values);
-    if (a.d == 0) {
-      __syncthreads();
-      load_values();
-    }
-    Scores<T> d_s = {};
-    if constexpr (through_scores) {
-      add_product(d_s, own_second, of_queries ? a.d_o : a.v, of_queries ? a.v : a.d_o, a.e, [] {});
+    Scores<T> s = {}, d_s = {};
+    if constexpr (pass == AttentionPass::forward) {
+      load_values(a.v);
+      add_product(s, own, a.q, a.k, a.d);
+    } else if constexpr (pass == AttentionPass::d_q) {
+      load_values(a.k);
+      add_product(d_s, own_second, a.d_o, a.v, a.e);
+      add_product(s, own, a.q, a.k, a.d);
+    } else if constexpr (pass == AttentionPass::d_k) {
+      load_values(a.q);
+      add_product(d_s, own_second, a.v, a.d_o, a.e);
+      add_product(s, own, a.k, a.q, a.d);
+    } else {
+      load_values(a.d_o);
+      add_product(s, own, a.k, a.q, a.d);
     }
     is_first = false;
     if constexpr (!of_queries) {
 #pragma unroll
       for (int j = 0; j < strip; ++j) look_up(j, from + corner.x + j * team);
     }
-    __syncthreads();  // weights take the place of the other side
+    __syncthreads();  // weights take the place of the other side, and values are there
 #pragma unroll
     for (int i = 0; i < strip; ++i) {
 #pragma unroll
@@ -317,6 +368,7 @@ __global__ void __launch_bounds__(block_threads)
         const bool attends = key < limits[row];
         if constexpr (pass == AttentionPass::forward) {
           s[i][j] = attends ? s[i][j] * a.scale : nothing;
+          if (first + i * team >= own_end) s[i][j] = T(0);  // rows that are not there
         } else {
           s[i][j] = attends ? std::exp(s[i][j] * a.scale - lse[row]) : T(0);
           if constexpr (through_scores) {
@@ -324,7 +376,7 @@ __global__ void __launch_bounds__(block_threads)
           }
         }
       }
-      if constexpr (pass == AttentionPass::forward) {
+      if (pass == AttentionPass::forward && first + i * team < own_end) {  // the whole block
         const T shrink = online.weigh(i, s[i]);
 #pragma unroll
         for (int c = 0; c < S::lanes * vectors; ++c) result[i][c] *= shrink;
@@ -335,9 +387,10 @@ __global__ void __launch_bounds__(block_threads)
       }
     }
     __syncwarp();
-    add_values<T, vectors>(result, other, values, count);
+    add_values<T, vectors>(result, other, values, count, columns);
   }
 
+  __syncthreads();  // the result takes the place of the values
 #pragma unroll
   for (int i = 0; i < strip; ++i) {
     const int row = first + corner.y + i * team;
@@ -349,22 +402,23 @@ __global__ void __launch_bounds__(block_threads)
             limits[i] > 0 ? online.largest[i] + std::log(sum) : nothing;
       }
     }
-    if (row >= own_end) continue;
-    const std::int64_t start = place.start<of_queries>(a, a.out, row);
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      T numbers[S::lanes];
+      Vector<T> numbers;
 #pragma unroll
       for (int l = 0; l < S::lanes; ++l) {
-        T& number = result[i][u * S::lanes + l];
+        T number = result[i][u * S::lanes + l];
         if constexpr (pass == AttentionPass::forward) number = limits[i] > 0 ? number / sum : T(0);
-        numbers[l] = through_scores ? number * a.scale : number;
+        numbers.values[l] = through_scores ? number * a.scale : number;
       }
-      const int column = chunk * S::columns + (u * team + corner.x) * S::lanes;
-      put_numbers(a.out, start + column * a.out.step, (through_scores ? a.d : a.e) - column,
-                  numbers, a.add);
+      put_vector(values, (corner.y + i * team) * S::columns + (u * team + corner.x) * S::lanes,
+                 numbers);
     }
   }
+  __syncthreads();
+  put_tile<of_queries, S::columns>(
+      values, a, place,
+      {first, own_end, chunk * S::columns, features, features - chunk * S::columns});
 }
 
 template <class T, int vectors, AttentionPass pass>
