@@ -1,10 +1,11 @@
-// Softmax attention: which kernels run. Forward is one kernel; backward finds the mean of each row,
-// the sum of o * d_o, in a pass that memory bounds, and then makes every gradient from the weights
-// that it finds again (attention_tiles.cuh), the gradients of keys and values by blocks of keys,
-// those of queries by blocks of queries, so that each element has one owner and no sum is shared.
+// Softmax attention: which kernels run. Forward is one kernel, by tensor cores where types and
+// sizes allow it (attention_mma_forward.cu); backward finds the mean of each row, the sum of o *
+// d_o, in a pass that memory bounds, and then makes every gradient from the weights that it finds
+// again (attention_tiles.cuh), the gradients of keys and values by blocks of keys, those of queries
+// by blocks of queries, so that each element has one owner and no sum is shared.
 //
 // sass find_means: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 40
-#include "attention.cuh"
+#include "attention_mma.cuh"
 #include "quipu/core/error.h"
 #include "runtime/run.h"
 
@@ -92,6 +93,9 @@ void forward_as(const AttentionInputs& in, const View& o, const View& lse) {
   Attention<T> a = attention_of<T>(in, o.size(3));
   a.out = AttentionView(o);
   a.lse = lse.defined ? lse.as<T>() : nullptr;
+  if constexpr (std::is_same_v<T, float>) {
+    if (attend_by_fragments(in.q, a, key_heads_of(in))) return;
+  }
   attend_by_tiles(in.q, a, key_heads_of(in), AttentionPass::forward);
 }
 

@@ -60,73 +60,122 @@ struct Window {
   int wanted;            // columns of the tile that anyone reads
 };
 
-template <bool of_queries, int width, class E, class T>
-__device__ __forceinline__ void load_packed(T* tile, int pitch, const Attention<T>& a,
-                                            const AttentionPlace& place, const AttentionView& x,
-                                            const Window& w) {
-  using Chunk = Packed<T, E>;
-  constexpr int pieces = width / Chunk::count, lanes = Vector<T>::count;
-#pragma unroll 2
-  for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
-    const int row = i / pieces, column = i % pieces * Chunk::count;
-    if (column >= w.wanted) continue;
-    T values[Chunk::count] = {};
-    if (w.first + row < w.end && w.column + column < w.features) {
-      Chunk::load(x.data, x.dtype, place.start<of_queries>(a, x, w.first + row) + w.column + column,
-                  values);
+/// A vector's worth of neighbours in a row of elements of type E: 16 bytes, or 8 where E is
+/// reduced.
+template <class T, class E>
+struct Neighbours {
+  static constexpr int count = Vector<T>::count;
+  struct alignas(count * sizeof(E)) Elements {
+    E elements[count];
+  };
+  __device__ __forceinline__ static Vector<T> load(const AttentionView& x, std::int64_t at, int) {
+    const Elements pack = static_cast<const Elements*>(x.data)[at / count];
+    Vector<T> v;
+#pragma unroll
+    for (int j = 0; j < count; ++j) v.values[j] = converted<T>(pack.elements[j]);
+    return v;
+  }
+  __device__ __forceinline__ static void put(const AttentionView& x, std::int64_t at, int,
+                                             const Vector<T>& v, bool add) {
+    Elements& place = static_cast<Elements*>(x.data)[at / count];
+    Vector<T> old = {};
+    if (add) old = load(x, at, count);
+    Elements pack;
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      pack.elements[j] = converted<E>(add ? old.values[j] + v.values[j] : v.values[j]);
     }
+    place = pack;
+  }
+};
+
+/// The same with any strides, `left` of them at most.
+template <class T>
+struct Apart {
+  static constexpr int count = Vector<T>::count;
+  __device__ __forceinline__ static Vector<T> load(const AttentionView& x, std::int64_t at,
+                                                   int left) {
+    Vector<T> v = {};
 #pragma unroll
-    for (int j = 0; j < Chunk::count; j += lanes) {
-      Vector<T> v;
+    for (int j = 0; j < count; ++j) {
+      if (j < left) v.values[j] = load_element(x, at + j * x.step);
+    }
+    return v;
+  }
+  __device__ __forceinline__ static void put(const AttentionView& x, std::int64_t at, int left,
+                                             const Vector<T>& v, bool add) {
+    for (int j = 0; j < min(count, left); ++j) {
+      T value = v.values[0];
 #pragma unroll
-      for (int l = 0; l < lanes; ++l) v.values[l] = values[j + l];
-      put_vector(tile, row * pitch + column + j, v);
+      for (int l = 1; l < count; ++l) value = l == j ? v.values[l] : value;
+      put_element(x.data, x.dtype, at + j * x.step, value, add);
     }
   }
-}
 
-/// An element of an input that computes in T.
-template <class T>
-__device__ __forceinline__ T load_real(const AttentionView& x, std::int64_t at) {
+ private:
+  __device__ __forceinline__ static T load_element(const AttentionView& x, std::int64_t at) {
+    if constexpr (std::is_same_v<T, double>) {
+      return static_cast<const double*>(x.data)[at];
+    } else {
+      switch (x.dtype) {
+        case DType::f32: return static_cast<const float*>(x.data)[at];
+        case DType::bf16: return converted<T>(static_cast<const __nv_bfloat16*>(x.data)[at]);
+        default: return converted<T>(static_cast<const __half*>(x.data)[at]);
+      }
+    }
+  }
+};
+
+/// Calls f with how the elements of a view are accessed. All threads take one branch.
+template <class T, class F>
+__device__ __forceinline__ void with_access(const AttentionView& x, F f) {
+  if (!x.packed || compute_type(x.dtype) != dtype_of<T>) return f(Apart<T>{});
   if constexpr (std::is_same_v<T, double>) {
-    return static_cast<const double*>(x.data)[at];
+    f(Neighbours<T, double>{});
   } else {
     switch (x.dtype) {
-      case DType::f32: return static_cast<const float*>(x.data)[at];
-      case DType::bf16: return converted<T>(static_cast<const __nv_bfloat16*>(x.data)[at]);
-      default: return converted<T>(static_cast<const __half*>(x.data)[at]);
+      case DType::f32: return f(Neighbours<T, float>{});
+      case DType::bf16: return f(Neighbours<T, __nv_bfloat16>{});
+      default: return f(Neighbours<T, __half>{});
     }
   }
 }
 
-/// `width` columns of 64 rows.
+/// Up to `width` columns of 64 rows.
 template <bool of_queries, int width, class T>
 __device__ __forceinline__ void load_tile(T* tile, int pitch, const Attention<T>& a,
                                           const AttentionPlace& place, const AttentionView& x,
                                           const Window& w) {
-  if (x.packed) {
-    if constexpr (std::is_same_v<T, double>) {
-      return load_packed<of_queries, width, double>(tile, pitch, a, place, x, w);
-    } else {
-      switch (x.dtype) {
-        case DType::f32: return load_packed<of_queries, width, float>(tile, pitch, a, place, x, w);
-        case DType::bf16:
-          return load_packed<of_queries, width, __nv_bfloat16>(tile, pitch, a, place, x, w);
-        default: return load_packed<of_queries, width, __half>(tile, pitch, a, place, x, w);
+  constexpr int lanes = Vector<T>::count, pieces = width / lanes;
+  with_access<T>(x, [&](auto access) {
+#pragma unroll 2
+    for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
+      const int row = w.first + i / pieces, column = i % pieces * lanes;
+      if (column >= w.wanted) continue;
+      Vector<T> v = {};
+      const int left = w.features - w.column - column;
+      if (row < w.end && left > 0) {
+        v = access.load(x, place.start<of_queries>(a, x, row) + (w.column + column) * x.step, left);
       }
+      put_vector(tile, i / pieces * pitch + column, v);
     }
-  }
+  });
+}
+
+/// A tile of `width` columns into the output, (=|+=).
+template <bool of_queries, int width, class T>
+__device__ __forceinline__ void put_tile(const T* tile, const Attention<T>& a,
+                                         const AttentionPlace& place, const Window& w) {
+  constexpr int lanes = Vector<T>::count, pieces = width / lanes;
+  with_access<T>(a.out, [&](auto access) {
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < side * width; i += block_threads) {
-    const int row = i / width, column = i % width;
-    if (column >= (w.wanted + Vector<T>::count - 1) / Vector<T>::count * Vector<T>::count) continue;
-    T value(0);
-    if (w.first + row < w.end && w.column + column < w.features) {
-      const std::int64_t at = place.start<of_queries>(a, x, w.first + row);
-      value = load_real<T>(x, at + (w.column + column) * x.step);
+    for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
+      const int row = w.first + i / pieces, column = i % pieces * lanes;
+      if (row >= w.end || column >= w.wanted) continue;
+      access.put(a.out, place.start<of_queries>(a, a.out, row) + (w.column + column) * a.out.step,
+                 w.wanted - column, vector_at(tile, i / pieces * width + column), a.add);
     }
-    tile[row * pitch + column] = value;
-  }
+  });
 }
 
 /// What a thread has of a tile: rows y, y + 16, ... and columns x, x + 16, ...
@@ -227,50 +276,14 @@ struct Online {
   }
 };
 
-template <bool of_queries, int width, class E, class T>
-__device__ __forceinline__ void put_packed(const T* tile, const Attention<T>& a,
-                                           const AttentionPlace& place, const Window& w) {
-  using Chunk = Packed<T, E>;
-  constexpr int pieces = width / Chunk::count;
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
-    const int row = i / pieces, column = i % pieces * Chunk::count;
-    if (w.first + row >= w.end || column >= w.wanted) continue;
-    T values[Chunk::count];
-#pragma unroll
-    for (int j = 0; j < Chunk::count; ++j) values[j] = tile[row * width + column + j];
-    Chunk::put(a.out.data, a.out.dtype,
-               place.start<of_queries>(a, a.out, w.first + row) + w.column + column, values, a.add);
-  }
-}
-
-/// A tile of `width` columns into the output, (=|+=).
-template <bool of_queries, int width, class T>
-__device__ __forceinline__ void put_tile(const T* tile, const Attention<T>& a,
-                                         const AttentionPlace& place, const Window& w) {
-  if (a.out.packed && compute_type(a.out.dtype) == dtype_of<T>) {
-    if constexpr (std::is_same_v<T, double>) {
-      return put_packed<of_queries, width, double>(tile, a, place, w);
-    } else {
-      switch (a.out.dtype) {
-        case DType::f32: return put_packed<of_queries, width, float>(tile, a, place, w);
-        case DType::bf16: return put_packed<of_queries, width, __nv_bfloat16>(tile, a, place, w);
-        default: return put_packed<of_queries, width, __half>(tile, a, place, w);
-      }
-    }
-  }
-#pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < side * width; i += block_threads) {
-    const int row = i / width, column = i % width;
-    if (w.first + row >= w.end || column >= w.wanted) continue;
-    const std::int64_t at = place.start<of_queries>(a, a.out, w.first + row);
-    put_element(a.out.data, a.out.dtype, at + (w.column + column) * a.out.step,
-                tile[row * width + column], a.add);
-  }
-}
+/// Blocks that a multiprocessor shall have registers for.
+template <class T, int vectors, AttentionPass pass>
+inline constexpr int blocks_at_once = sizeof(T) == 4 && (vectors == 1 || !goes_through_scores(pass))
+                                          ? 2
+                                          : 1;
 
 template <class T, int vectors, AttentionPass pass>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, blocks_at_once<T, vectors, pass>)
     attend_tiles(Attention<T> a, int tiles, int chunks) {
   using S = Sizes<T, vectors>;
   constexpr bool of_queries = is_of_queries(pass), through_scores = goes_through_scores(pass);
