@@ -23,8 +23,8 @@ namespace {
 /// Whether a device has all that the cases of an area need.
 bool has_area(const Device& device, std::string_view area) {
   static constexpr std::string_view not_on_cuda[] = {
-      "flao",      "fused",     "golden",    "linear_cross_entropy", "lrpe", "act",
-      "published", "tpa_cache", "tpa_decode"};
+      "flao", "fused", "golden",    "layers",    "linear_cross_entropy",
+      "lrpe", "act",   "published", "tpa_cache", "tpa_decode"};
   if (!device.is_cuda()) return true;
   return std::find(std::begin(not_on_cuda), std::end(not_on_cuda), area) == std::end(not_on_cuda);
 }
