@@ -105,5 +105,8 @@ bool has_fragments(const Attention<T>& a) {
 
 /// Forward by tensor cores; true where that is possible.
 bool attend_by_fragments(const View& on, const Attention<float>& a, std::int64_t heads);
+/// Backward likewise; the means are there.
+bool differentiate_by_fragments(const View& on, const Attention<float>& a,
+                                const AttentionInputGrads& d, std::int64_t heads);
 
 }  // namespace quipu::on_cuda
