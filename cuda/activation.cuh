@@ -9,11 +9,13 @@ namespace quipu::on_cuda {
 /// x = F of x
 template <Pointwise F, class T, int n>
 __device__ __forceinline__ void apply_each(T (&x)[n]) {
+#pragma unroll
   for (int j = 0; j < n; ++j) x[j] = apply<F>(x[j], T(0), T(0));
 }
 /// d = F of d and x
 template <Pointwise F, class T, int n>
 __device__ __forceinline__ void apply_each(const T (&x)[n], T (&d)[n]) {
+#pragma unroll
   for (int j = 0; j < n; ++j) d[j] = apply<F>(d[j], x[j], T(0));
 }
 

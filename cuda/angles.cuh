@@ -146,39 +146,15 @@ __device__ __forceinline__ SinCos<T> turned(T x, std::uint32_t quarter, T sin_r,
           ((quarter + 1u) & 2u) != 0 ? -cos_x : cos_x};
 }
 
-/// sin and cos of any number. The argument is reduced in f64, which f32 results are short for.
-__device__ __forceinline__ SinCos<float> sincos(float x) {
-  const double wide = static_cast<double>(x);
-  float r;
-  std::uint32_t quarter;
-  if (!(std::abs(x) > static_cast<float>(turns_limit))) {
-    const Quarters q = quarters_of(wide);
-    r = static_cast<float>((wide - q.k * half_pi_1) - q.k * (half_pi_2 + half_pi_3));
-    quarter = q.bits;
-  } else if (std::abs(x) < std::numeric_limits<float>::infinity()) {
-    const Reduced large = reduce_large(wide);
-    r = static_cast<float>(large.r);
-    quarter = large.quarter;
-  } else {
-    r = std::numeric_limits<float>::quiet_NaN();
-    quarter = 0;
-  }
+/// From x reduced, in f32: of what is left f64 is no longer needed.
+__device__ __forceinline__ SinCos<float> sincos_of(float x, float r, std::uint32_t quarter) {
   const float z = r * r;
   const float sin_r = r + r * z * polynomial(z, -0x1.555546p-3f, 0x1.11076p-7f, -0x1.994e84p-13f);
   const float cos_r =
       (1.0f - 0.5f * z) + z * z * polynomial(z, 0x1.55554ap-5f, -0x1.6c0c8cp-10f, 0x1.9a027ap-16f);
   return turned(x, quarter, sin_r, cos_r);
 }
-
-__device__ __forceinline__ SinCos<double> sincos(double x) {
-  Reduced q;
-  if (!(std::abs(x) > turns_limit)) {
-    q = reduce(x);
-  } else if (std::abs(x) < std::numeric_limits<double>::infinity()) {
-    q = reduce_large(x);
-  } else {
-    q = {std::numeric_limits<double>::quiet_NaN(), 0.0, 0u};
-  }
+__device__ __forceinline__ SinCos<double> sincos_of(double x, const Reduced& q) {
   const double r = q.r, z = r * r;
   const double s =
       polynomial(z, -0x1.5555555555549p-3, 0x1.111111110f882p-7, -0x1.a01a019c126c0p-13,
@@ -187,6 +163,68 @@ __device__ __forceinline__ SinCos<double> sincos(double x) {
       polynomial(z, 0x1.555555555554cp-5, -0x1.6c16c16c151b4p-10, 0x1.a01a019cb65e8p-16,
                  -0x1.27e4f80ce95bep-22, 0x1.1ee9edbcf795ap-29, -0x1.8faf7a832eef8p-37);
   return turned(x, q.quarter, r + (r * z * s + q.rest), (1.0 - 0.5 * z) + (z * z * c - r * q.rest));
+}
+
+/// Where `sincos_near` is not enough; NaN is within.
+template <class T>
+__device__ __forceinline__ bool is_far(T x) {
+  return std::abs(x) > static_cast<T>(turns_limit);
+}
+/// sin and cos of numbers that are not far.
+__device__ __forceinline__ SinCos<float> sincos_near(float x) {
+  const auto wide = static_cast<double>(x);
+  const Quarters q = quarters_of(wide);
+  const double r = (wide - q.k * half_pi_1) - q.k * (half_pi_2 + half_pi_3);
+  return sincos_of(x, static_cast<float>(r), q.bits);
+}
+__device__ __forceinline__ SinCos<double> sincos_near(double x) {
+  return sincos_of(x, reduce(x));
+}
+/// Of numbers that are, infinity included.
+__device__ __forceinline__ SinCos<double> sincos_far(double x) {
+  constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
+  if (!(std::abs(x) < std::numeric_limits<double>::infinity())) return {nothing, nothing};
+  return sincos_of(x, reduce_large(x));
+}
+__device__ __forceinline__ SinCos<float> sincos_far(float x) {
+  constexpr float nothing = std::numeric_limits<float>::quiet_NaN();
+  if (!(std::abs(x) < std::numeric_limits<float>::infinity())) return {nothing, nothing};
+  const Reduced large = reduce_large(static_cast<double>(x));
+  return sincos_of(x, static_cast<float>(large.r), large.quarter);
+}
+
+/// sin and cos of any number.
+template <class T>
+__device__ __forceinline__ SinCos<T> sincos(T x) {
+  return is_far(x) ? sincos_far(x) : sincos_near(x);
+}
+
+/// Those of a few numbers in registers. Far ones come one after the other, so that the code for
+/// them, which is long and seldom runs, is there once.
+template <class T, int count>
+__device__ __forceinline__ void sincos(const T (&x)[count], T (&sin)[count], T (&cos)[count]) {
+  bool far = false;
+#pragma unroll
+  for (int j = 0; j < count; ++j) {
+    const SinCos<T> found = sincos_near(x[j]);
+    sin[j] = found.sin;
+    cos[j] = found.cos;
+    far |= is_far(x[j]);
+  }
+  if (!far) return;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    T number = x[0];
+#pragma unroll
+    for (int j = 1; j < count; ++j) number = i == j ? x[j] : number;
+    if (!is_far(number)) continue;
+    const SinCos<T> found = sincos_far(number);
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      sin[j] = i == j ? found.sin : sin[j];
+      cos[j] = i == j ? found.cos : cos[j];
+    }
+  }
 }
 
 }  // namespace math

@@ -14,7 +14,31 @@ namespace on_cuda {
 namespace flao_mma {
 namespace {
 
-constexpr int threads = 256, count = 32, stages = 3, tile = count * pitch;
+constexpr int threads = 256, stages = 3;
+
+/// What lies in shared memory: raw tiles, the encoded one, what is left of kv,
+/// turns, a tile of qkv.
+template <bool encoded>
+struct Room {
+  static constexpr int rows = encoded ? 16 : 32, tile = rows * pitch;
+  static constexpr int fixed =
+      stages * 2 * tile + (encoded ? 2 * tile + widest * pitch + rows * turn_pitch * 4 : 0);
+  static constexpr std::size_t bytes(bool has_qkv) {
+    return 4 * static_cast<std::size_t>(fixed + (has_qkv ? tile : 0));
+  }
+  unsigned* base = dynamic_shared<unsigned>();
+  __device__ __forceinline__ unsigned* q(int t) const { return base + t % stages * 2 * tile; }
+  __device__ __forceinline__ unsigned* g(int t) const { return q(t) + tile; }
+  __device__ __forceinline__ Pieces encoded_q() const {
+    unsigned* const high = base + stages * 2 * tile;
+    return {high, high + tile};
+  }
+  __device__ __forceinline__ unsigned* low() const { return encoded_q().low + tile; }
+  __device__ __forceinline__ float4* turns() const {
+    return reinterpret_cast<float4*>(low() + widest * pitch);
+  }
+  __device__ __forceinline__ unsigned* qkv() const { return base + fixed; }
+};
 
 struct Queries {
   Rows q, g, o, qkv;
@@ -26,24 +50,24 @@ struct Queries {
 
 /// A warp's strip of 16 rows of q~ kv takes its place in qkv, if there is one, and times g~ in g.
 template <class E>
-__device__ __forceinline__ void gate(const float (&product)[2][4], const Queries& p, int strip,
+__device__ __forceinline__ void gate(const float (&product)[2][4], Act act, int strip, int e,
                                      int first_row, unsigned* g, unsigned* qkv,
                                      const RowSum* found) {
   const Lane lane;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int half = i / 2, row = first_row + lane.group + i % 2 * 8;
-    const int word = row * pitch + strip_column(strip, half, p.e) / 2 + lane.member;
+    const int word = row * pitch + strip_column(strip, half, e) / 2 + lane.member;
     const float first = product[half][i % 2 * 2], second = product[half][i % 2 * 2 + 1];
     if (qkv != nullptr) qkv[word] = packed<E>(first, second);
     const float2 x = unpacked<E>(g[word]);
-    const RowSum sum = p.g_act == Act::softmax ? found[row] : RowSum{0.0f, 1.0f};
-    g[word] =
-        packed<E>(activated(p.g_act, x.x, sum) * first, activated(p.g_act, x.y, sum) * second);
+    const RowSum sum = act == Act::softmax ? found[row] : RowSum{0.0f, 1.0f};
+    g[word] = packed<E>(activated(act, x.x, sum) * first, activated(act, x.y, sum) * second);
   }
 }
 
 /// Rows of a tile go where they belong.
+template <int count>
 __device__ __forceinline__ void deliver(const unsigned* from, uint4* rows, std::int64_t step,
                                         int first, int end, int features) {
   constexpr int vectors = widest / 8;
@@ -58,53 +82,50 @@ __device__ __forceinline__ void deliver(const unsigned* from, uint4* rows, std::
 
 template <class E, bool encoded>
 __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
-  __shared__ RowSum q_found[count], g_found[count];
-  unsigned* const shared = dynamic_shared<unsigned>();
+  using R = Room<encoded>;
+  __shared__ RowSum found[R::rows];
+  const R room;
   const Part part(p.heads, p.parts, p.length, p.tokens);
-  const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(count);
-  const uint4 *const q = part.rows(p.q), *const g = part.rows(p.g);
+  const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(R::rows);
   const int strip = static_cast<int>(threadIdx.x / warp_size);
+  Source<R::rows, threads> q_source(p.q, part), g_source(p.g, part);
   const auto fetch_stage = [&](int t) {
-    unsigned* const stage = shared + t % stages * 2 * tile;
-    const int first = part.first + t * count;
+    const int rows = part.end - part.first - t * R::rows;
     if (t < tiles) {
-      fetch<count, threads>(stage, q, p.q.step[2], first, part.end, p.q_encoding.features);
-      fetch<count, threads>(stage + tile, g, p.g.step[2], first, part.end, e);
+      q_source.fetch(room.q(t), p.q.step[2], rows, p.q_encoding.features);
+      g_source.fetch(room.g(t), p.g.step[2], rows, e);
     }
     ptx::copy_commit();
   };
-  unsigned* const room = shared + stages * 2 * tile;
-  unsigned* const qkv = p.qkv.data != nullptr ? room + (encoded ? 2 * tile : 0) : nullptr;
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
-  Strip kv;
+  unsigned* const qkv = p.qkv.data != nullptr ? room.qkv() : nullptr;
   const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
-  if (strip * 16 < e) kv.load<false>(matrix, e, width, strip, e);
+  Strip<encoded> kv;
+  if (strip * 16 < e) kv.template load<false>(matrix, e, width, strip, e);
+  if constexpr (encoded) fill_low<threads>(room.low(), matrix, width, e);
   for (int t = 0; t < tiles; ++t) {
     ptx::copy_wait<stages - 2>();
     __syncthreads();
     fetch_stage(t + stages - 1);
-    unsigned* const stage = shared + t % stages * 2 * tile;
-    const int token = part.first + t * count;
-    Pieces left{stage, nullptr};
+    const int token = part.first + t * R::rows;
+    Pieces q{room.q(t), nullptr};
     if constexpr (encoded) {
-      const bool plain = p.q_encoding.act == Act::none && p.q_encoding.kind == LrpeKind::none;
-      if (!plain || std::is_same_v<E, __half>) {
-        left = {room, room + tile};
-        encode<E, count, threads>(p.q_encoding, stage, left, q_found, part.head, token, part.end);
-      }
-      if (p.g_act == Act::softmax) measure<E, count, threads>(stage + tile, e, g_found);
+      q = entered<E, R::rows, threads>(p.q_encoding, q.high, room.encoded_q(),
+                                       {room.turns(), nullptr}, part.head, token, part.end);
+      if (p.g_act == Act::softmax) measure<E, R::rows, threads>(room.g(t), e, found);
       __syncthreads();
     }
-    for (int row = 0; row < count && strip * 16 < e; row += 16) {
+    for (int row = 0; row < R::rows && strip * 16 < e; row += 16) {
       float product[2][4] = {};
-      const Pieces rows{left.high + row * pitch,
-                        left.low == nullptr ? nullptr : left.low + row * pitch};
-      multiply(product, rows, kv, width);
-      gate<E>(product, p, strip, row, stage + tile, qkv, g_found);
+      const unsigned* const low = encoded ? low_of_strip<false>(room.low(), strip, e) : nullptr;
+      multiply<false>(product, q.from_row(row), kv, low, width);
+      gate<E>(product, encoded ? p.g_act : Act::none, strip, e, row, room.g(t), qkv, found);
     }
     __syncthreads();
-    deliver(stage + tile, part.rows(p.o), p.o.step[2], token, part.end, e);
-    if (qkv != nullptr) deliver(qkv, part.rows(p.qkv), p.qkv.step[2], token, part.end, e);
+    deliver<R::rows>(room.g(t), part.rows(p.o), p.o.step[2], token, part.end, e);
+    if (qkv != nullptr) {
+      deliver<R::rows>(qkv, part.rows(p.qkv), p.qkv.step[2], token, part.end, e);
+    }
   }
 }
 
@@ -127,8 +148,9 @@ void run_queries(const View& q, const View& g, const View& kv, const View& qkv, 
   const auto kernel = q.dtype == f16 ? gate_queries<__half, true>
                       : encoded      ? gate_queries<__nv_bfloat16, true>
                                      : gate_queries<__nv_bfloat16, false>;
-  run(Queue(q), kernel, static_cast<unsigned>(sizes.units * parts.count), threads,
-      tile_bytes(2 * stages + (encoded ? 2 : 0) + (qkv.defined ? 1 : 0), count), queries);
+  const bool has_qkv = qkv.defined;
+  const std::size_t shared = encoded ? Room<true>::bytes(has_qkv) : Room<false>::bytes(has_qkv);
+  run(Queue(q), kernel, static_cast<unsigned>(sizes.units * parts.count), threads, shared, queries);
 }
 
 }  // namespace

@@ -21,9 +21,8 @@ namespace quipu::on_cuda::flao_mma {
 inline constexpr int widest = 128;  // features of a row, encoded or not
 inline constexpr int most_steps = widest / 16;
 inline constexpr int strips = widest / 16;
-/// Words of a row in a tile: of 16-bit elements, of f32. Rows that are read together begin in
-/// different banks.
-inline constexpr int pitch = widest / 2 + 4, wide_pitch = widest + 8;
+/// Words of a row of a tile: rows that are read together begin in different banks.
+inline constexpr int pitch = widest / 2 + 4;
 
 // ---- what a kernel gets ----
 
@@ -123,43 +122,61 @@ struct RowSum {
   float largest, inverse;
 };
 
+/// As math::logistic, but its division is good to 2 units in the last place of f32 and calls
+/// nothing.
+__device__ __forceinline__ math::Logistic<float> quick_logistic(float x) {
+  const float e = std::exp(-std::abs(x));
+  const float large = __fdividef(1.0f, 1.0f + e), small = e * large;
+  return {x < 0.0f ? small : large, x < 0.0f ? large : small};
+}
+
 __device__ __forceinline__ float activated(Act act, float x, const RowSum& row) {
-  switch (act) {
-    case Act::relu: return apply<Pointwise::relu>(x, 0.0f, 0.0f);
-    case Act::sigmoid: return apply<Pointwise::sigmoid>(x, 0.0f, 0.0f);
-    case Act::silu: return apply<Pointwise::silu>(x, 0.0f, 0.0f);
-    case Act::softmax: return std::exp(x - row.largest) * row.inverse;
-    default: return x;
-  }
+  if (act == Act::none) return x;
+  if (act == Act::relu) return apply<Pointwise::relu>(x, 0.0f, 0.0f);
+  if (act == Act::softmax) return std::exp(x - row.largest) * row.inverse;
+  const float share = quick_logistic(x).value;
+  return act == Act::sigmoid ? share : x * share;
 }
 /// The gradient of x from that of the activated x; `mean` is for softmax.
 __device__ __forceinline__ float activated_back(Act act, float d, float x, const RowSum& row,
                                                 float mean) {
-  switch (act) {
-    case Act::relu: return apply<Pointwise::relu_grad>(d, x, 0.0f);
-    case Act::sigmoid: return apply<Pointwise::sigmoid_grad>(d, x, 0.0f);
-    case Act::silu: return apply<Pointwise::silu_grad>(d, x, 0.0f);
-    case Act::softmax: return activated(act, x, row) * (d - mean);
-    default: return d;
-  }
+  if (act == Act::none) return d;
+  if (act == Act::relu) return apply<Pointwise::relu_grad>(d, x, 0.0f);
+  if (act == Act::softmax) return std::exp(x - row.largest) * row.inverse * (d - mean);
+  const math::Logistic<float> s = quick_logistic(x);
+  return d * s.value * (act == Act::sigmoid ? s.rest : 1.0f + x * s.rest);
 }
 
 // ---- tiles ----
 
-/// A tile of `count` rows begins to arrive; rows from `end` on are zeros.
+/// What a thread, one of so many, copies of an input, a tile of `count` rows after the other.
 template <int count, int threads>
-__device__ __forceinline__ void fetch(unsigned* tile, const uint4* rows, std::int64_t step,
-                                      int first, int end, int features) {
-  constexpr int vectors = widest / 8;
+class Source {
+ public:
+  __device__ __forceinline__ Source(const Rows& x, const Part& part)
+      : next_(part.rows(x) + (part.first + row()) * x.step[2] + vector()) {}
+
+  /// The next tile begins to arrive. It has so many rows, `step` apart; zeros follow.
+  __device__ __forceinline__ void fetch(unsigned* tile, std::int64_t step, int rows, int features) {
 #pragma unroll
-  for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += threads) {
-    const int row = i / vectors, vector = i % vectors;
-    const bool inside = first + row < end;
-    if (vector * 8 >= features) continue;
-    ptx::copy_async<16>(tile + row * pitch + vector * 4,
-                        inside ? rows + (first + row) * step + vector : rows, inside);
+    for (int i = 0; i < count; i += rows_at_once) {
+      if (row() + i >= count || vector() * 8 >= features) continue;
+      ptx::copy_async<16>(tile + (row() + i) * pitch + vector() * 4, next_ + i * step,
+                          row() + i < rows);
+    }
+    next_ += count * step;
   }
-}
+
+ private:
+  static constexpr int vectors = widest / 8, rows_at_once = threads / vectors;
+  __device__ __forceinline__ static int row() {
+    return static_cast<int>(threadIdx.x) % threads / vectors;
+  }
+  __device__ __forceinline__ static int vector() {
+    return static_cast<int>(threadIdx.x) % vectors;
+  }
+  const uint4* next_;
+};
 
 /// The largest number of a row of a tile and the sum of exponentials below it, by a warp.
 template <class E>
@@ -178,7 +195,7 @@ __device__ __forceinline__ RowSum measured(const unsigned* row, int features) {
     sum += std::exp(x.x - largest) + std::exp(x.y - largest);
   }
   sum = fold_warp(sum, [](float a, float b) { return a + b; });
-  return {largest, 1.0f / sum};
+  return {largest, __fdividef(1.0f, sum)};
 }
 
 /// What softmax over the features needs of the rows of a tile; a warp takes a row.
@@ -193,6 +210,9 @@ __device__ __forceinline__ void measure(const unsigned* tile, int features, RowS
 
 /// Two tiles of bf16 that make one of bf16 and what is left.
 struct Pieces {
+  __device__ __forceinline__ Pieces from_row(int row) const {
+    return {high + row * pitch, low == nullptr ? nullptr : low + row * pitch};
+  }
   unsigned* high;
   unsigned* low;  // null where nothing is left
 };
@@ -203,57 +223,90 @@ __device__ __forceinline__ void put_pair(const Pieces& to, int word, float first
   to.low[word] = halves.low;
 }
 
+/// Vectors of a row of turns: cos and sin of two neighbouring angles each.
+inline constexpr int turn_pitch = widest / 4 + 4;
+constexpr std::size_t turn_bytes(int rows) {
+  return static_cast<std::size_t>(rows * turn_pitch) * 16;
+}
+
+/// Where encoding leaves what the way back needs, too.
+struct Notes {
+  float4* turns;  // may be null where nothing is turned
+  RowSum* sums;   // of the rows, for softmax; may be null
+};
+
+__device__ __forceinline__ void find_turns(const RowAngles<float>& angles, int head, int token,
+                                           float4* turns) {
+#pragma unroll 1
+  for (auto i = threadIdx.x % warp_size; i < angles.count; i += warp_size) {
+    const math::SinCos<float> turn = math::sincos(
+        angles.angle(static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(token), i));
+    reinterpret_cast<float2*>(turns)[i] = make_float2(turn.cos, turn.sin);
+  }
+}
+
 /// A pair of neighbours of a row, encoded.
 template <class E>
 __device__ __forceinline__ void encode_pair(const Encoding& x, const unsigned* row,
                                             const Pieces& to, int p, const RowSum& sum,
-                                            std::uint32_t head, std::uint32_t token) {
+                                            const float4* turns) {
   const auto pair_at = [&](int at) {
     const float2 raw = unpacked<E>(row[at]);
     return make_float2(activated(x.act, raw.x, sum), activated(x.act, raw.y, sum));
   };
   const float2 a = pair_at(p);
   if (x.kind == LrpeKind::none) return put_pair(to, p, a.x, a.y);
-  const auto i = static_cast<std::uint32_t>(2 * p);
-  const math::SinCos<float> s = math::sincos(x.angles.angle(head, token, i));
-  const math::SinCos<float> t = math::sincos(x.angles.angle(head, token, i + 1u));
+  const float4 turn = turns[p];
   const int behind = p + x.width / 4;
   if (x.kind == LrpeKind::cosine) {
-    put_pair(to, p, a.x * s.cos, a.y * t.cos);
-    put_pair(to, behind, a.x * s.sin, a.y * t.sin);
+    put_pair(to, p, a.x * turn.x, a.y * turn.z);
+    put_pair(to, behind, a.x * turn.y, a.y * turn.w);
   } else {
     const float2 b = pair_at(behind);
-    put_pair(to, p, a.x * s.cos - b.x * s.sin, a.y * t.cos - b.y * t.sin);
-    put_pair(to, behind, a.x * s.sin + b.x * s.cos, a.y * t.sin + b.y * t.cos);
+    put_pair(to, p, a.x * turn.x - b.x * turn.y, a.y * turn.z - b.y * turn.w);
+    put_pair(to, behind, a.x * turn.y + b.x * turn.x, a.y * turn.w + b.y * turn.z);
   }
 }
 
 /// Encodes a tile whose first row is `token`; rows from `end` on give zeros. A warp takes a row.
-/// What softmax needs of the rows is left in `found`.
 template <class E, int count, int threads>
 __device__ __forceinline__ void encode(const Encoding& x, const unsigned* tile, const Pieces& to,
-                                       RowSum* found, int head, int token, int end) {
+                                       const Notes& notes, int head, int token, int end) {
   const int lane = static_cast<int>(threadIdx.x % warp_size);
   const int pairs = x.kind == LrpeKind::rotate ? x.features / 4 : x.features / 2;
+#pragma unroll 1
   for (int row = static_cast<int>(threadIdx.x / warp_size); row < count;
        row += threads / static_cast<int>(warp_size)) {
-    const Pieces out{to.high + row * pitch, to.low + row * pitch};
+    const Pieces out = to.from_row(row);
     if (token + row >= end) {
       for (int p = lane; p < x.width / 2; p += static_cast<int>(warp_size)) {
         put_pair(out, p, 0.0f, 0.0f);
       }
       continue;
     }
+    float4* const turns = notes.turns + row * turn_pitch;
+    if (x.kind != LrpeKind::none) find_turns(x.angles, head, token + row, turns);
     RowSum sum{0.0f, 1.0f};
     if (x.act == Act::softmax) {
       sum = measured<E>(tile + row * pitch, x.features);
-      if (lane == 0) found[row] = sum;
+      if (lane == 0 && notes.sums != nullptr) notes.sums[row] = sum;
     }
+    __syncwarp();
+#pragma unroll 1
     for (int p = lane; p < pairs; p += static_cast<int>(warp_size)) {
-      encode_pair<E>(x, tile + row * pitch, out, p, sum, static_cast<std::uint32_t>(head),
-                     static_cast<std::uint32_t>(token + row));
+      encode_pair<E>(x, tile + row * pitch, out, p, sum, turns);
     }
   }
+}
+
+/// What enters a product: the tile itself, or what it is encoded to in `room`.
+template <class E, int count, int threads>
+__device__ __forceinline__ Pieces entered(const Encoding& x, unsigned* tile, const Pieces& room,
+                                          const Notes& notes, int head, int token, int end) {
+  const bool plain = x.act == Act::none && x.kind == LrpeKind::none;
+  if (plain && std::is_same_v<E, __nv_bfloat16>) return {tile, nullptr};
+  encode<E, count, threads>(x, tile, room, notes, head, token, end);
+  return room;
 }
 
 // ---- products ----
@@ -270,11 +323,26 @@ __device__ __forceinline__ int strip_column(int strip, int half, int columns) {
   return strip * 8 + half * (columns / 2);
 }
 
-/// A strip of 16 columns of a matrix in f32, or of its transposed, as right operand.
-struct Strip {
-  unsigned high[most_steps][2][2] = {}, low[most_steps][2][2] = {};
+/// What is left of a matrix (height, width) in f32, as a tile of so many rows.
+template <int threads>
+__device__ __forceinline__ void fill_low(unsigned* tile, const float* m, int height, int width) {
+  for (int i = static_cast<int>(threadIdx.x); i < height * (widest / 2); i += threads) {
+    const int row = i / (widest / 2), pair = i % (widest / 2);
+    if (2 * pair >= width) continue;
+    const float2 x = reinterpret_cast<const float2*>(m)[row * (width / 2) + pair];
+    tile[row * pitch + pair] = Halves(x.x, x.y).low;
+  }
+}
 
-  /// The matrix in memory is dense and has rows of `row_length`; the strip has `depth` rows.
+/// A strip of 16 columns of a dense matrix in f32, or of its transposed, as right operand. What is
+/// left of it is in registers, too, or in a tile of the whole matrix that fill_low made.
+template <bool low_in_tile>
+struct Strip {
+  unsigned high[most_steps][2][2] = {};
+  unsigned low[low_in_tile ? 1 : most_steps][2][2] = {};
+
+  /// Rows in memory have `row_length` entries; the strip has `depth` rows and is one of as many as
+  /// `columns` have.
   template <bool transposed>
   __device__ __forceinline__ void load(const float* m, int row_length, int depth, int strip,
                                        int columns) {
@@ -294,31 +362,48 @@ struct Strip {
         }
         const Halves halves(pair.x, pair.y);
         high[step][i / 2][i % 2] = halves.high;
-        low[step][i / 2][i % 2] = halves.low;
+        if constexpr (!low_in_tile) low[step][i / 2][i % 2] = halves.low;
       }
     }
   }
 };
 
-/// sum += the 16 rows of a tile from word `at` on, times a strip.
-__device__ __forceinline__ void multiply(float (&sum)[2][4], const Pieces& tile, const Strip& strip,
+/// sum += 16 rows of a tile times a strip. `low` is where this lane finds what is left of the
+/// strip's first step, if that is in a tile.
+template <bool transposed, bool low_in_tile>
+__device__ __forceinline__ void multiply(float (&sum)[2][4], const Pieces& rows,
+                                         const Strip<low_in_tile>& strip, const unsigned* low,
                                          int depth) {
   const int lane = Lane().index, at = lane % 16 * pitch + lane / 16 * 4;
 #pragma unroll
   for (int step = 0; step < most_steps; ++step) {
     if (step * 16 >= depth) continue;
-    unsigned rows[4];
-    ptx::ldmatrix(rows, tile.high + at + step * 8);
+    unsigned a[4], b[4];
+    ptx::ldmatrix(a, rows.high + at + step * 8);
+    if constexpr (low_in_tile) {
+      ptx::ldmatrix<4, !transposed>(b, low + step * (transposed ? 8 : 16 * pitch));
+    } else {
+      for (int i = 0; i < 4; ++i) b[i] = strip.low[step][i / 2][i % 2];
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      ptx::mma_bf16(sum[half], rows, strip.high[step][half]);
-      ptx::mma_bf16(sum[half], rows, strip.low[step][half]);
+      ptx::mma_bf16(sum[half], a, strip.high[step][half]);
+      ptx::mma_bf16(sum[half], a, {b[2 * half], b[2 * half + 1]});
     }
-    if (tile.low == nullptr) continue;
-    ptx::ldmatrix(rows, tile.low + at + step * 8);
-    ptx::mma_bf16(sum[0], rows, strip.high[step][0]);
-    ptx::mma_bf16(sum[1], rows, strip.high[step][1]);
+    if (rows.low == nullptr) continue;
+    ptx::ldmatrix(a, rows.low + at + step * 8);
+    ptx::mma_bf16(sum[0], a, strip.high[step][0]);
+    ptx::mma_bf16(sum[1], a, strip.high[step][1]);
   }
+}
+
+/// Where a lane finds what is left of its strip's first step in the tile of a matrix.
+template <bool transposed>
+__device__ __forceinline__ const unsigned* low_of_strip(const unsigned* tile, int strip,
+                                                        int columns) {
+  const int lane = Lane().index, column = strip_column(strip, lane / 16, columns);
+  if constexpr (transposed) return tile + (column + lane % 8) * pitch + lane / 8 % 2 * 4;
+  return tile + lane % 16 * pitch + column / 2;
 }
 
 template <class E>
@@ -345,32 +430,30 @@ struct OuterSum {
 
   /// Adds 16 rows.
   __device__ __forceinline__ void add(const Pieces& left, const Pieces& right, int width, int e) {
+    add_product(left.high, right.high, width, e);
+    if (left.low != nullptr) add_product(left.low, right.high, width, e);
+    if (right.low != nullptr) add_product(left.high, right.low, width, e);
+  }
+  __device__ __forceinline__ void add_product(const unsigned* left, const unsigned* right,
+                                              int width, int e) {
     const int lane = Lane().index;
-    const int left_at = (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 4;
-    const int right_at = lane % 16 * pitch + lane / 16 * 4;
+    left += (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 4 + left_tile * 8;
+    right += lane % 16 * pitch + lane / 16 * 4 + right_tile * 8;
+    unsigned a[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (has(i, 0, width, e)) ptx::ldmatrix<4, true>(a[i], left + i * 32);
+    }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       if (!has(0, j, width, e)) continue;
-      unsigned b[4], b_low[4] = {};
-      ptx::ldmatrix<4, true>(b, right.high + right_at + (right_tile + 4 * j) * 8);
-      if (right.low != nullptr) {
-        ptx::ldmatrix<4, true>(b_low, right.low + right_at + (right_tile + 4 * j) * 8);
-      }
+      unsigned b[4];
+      ptx::ldmatrix<4, true>(b, right + j * 32);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!has(i, j, width, e)) continue;
-        unsigned a[4];
-        ptx::ldmatrix<4, true>(a, left.high + left_at + (left_tile + 4 * i) * 8);
-        multiply_add<E>(sum[i][j][0], a, b[0], b[1]);
-        multiply_add<E>(sum[i][j][1], a, b[2], b[3]);
-        if (right.low != nullptr) {
-          multiply_add<E>(sum[i][j][0], a, b_low[0], b_low[1]);
-          multiply_add<E>(sum[i][j][1], a, b_low[2], b_low[3]);
-        }
-        if (left.low == nullptr) continue;
-        ptx::ldmatrix<4, true>(a, left.low + left_at + (left_tile + 4 * i) * 8);
-        multiply_add<E>(sum[i][j][0], a, b[0], b[1]);
-        multiply_add<E>(sum[i][j][1], a, b[2], b[3]);
+        multiply_add<E>(sum[i][j][0], a[i], b[0], b[1]);
+        multiply_add<E>(sum[i][j][1], a[i], b[2], b[3]);
       }
     }
   }
@@ -421,6 +504,13 @@ inline FlaoParts parts_without_sums(std::int64_t tokens, std::int64_t units) {
   parts.count = std::clamp<std::int64_t>(tokens / shortest, 1, (enough + units - 1) / units);
   parts.length = ((tokens + parts.count - 1) / parts.count + step - 1) / step * step;
   return parts;
+}
+
+/// Whether a block of a device can have so much shared memory.
+inline bool has_shared(const View& v, std::size_t bytes) {
+  int most = 0;
+  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, v.device.index());
+  return bytes <= static_cast<std::size_t>(most);
 }
 
 /// Bytes of so many tiles of so many rows.

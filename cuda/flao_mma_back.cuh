@@ -7,12 +7,18 @@ namespace quipu::on_cuda::flao_mma {
 
 inline constexpr int back_rows = 16;      // of a tile
 inline constexpr int back_threads = 512;  // two groups of 8 warps, a strip each
-inline constexpr int back_tile = back_rows * pitch, wide_tile = back_rows * wide_pitch;
+inline constexpr int back_tile = back_rows * pitch;
 
 /// Which of the two groups, and which of its warps.
 struct Worker {
   int group = static_cast<int>(threadIdx.x / warp_size / strips);
   int strip = static_cast<int>(threadIdx.x / warp_size % strips);
+};
+
+/// A tile of gradients in f32: those of even columns, those of odd ones.
+struct GradTile {
+  unsigned* even;
+  unsigned* odd;
 };
 
 /// Where a lane has the first of pair i of its 16 x 16 numbers.
@@ -28,18 +34,17 @@ struct Spot {
 
 /// From gradients of the encoded rows to those of the activated ones. Of cosine only the first half
 /// of the columns is left.
-__device__ __forceinline__ void decode(float (&d)[2][4], const Encoding& x, int strip, int head,
-                                       int token) {
+__device__ __forceinline__ void decode(float (&d)[2][4], const float4* turns, int strip) {
+  const Lane lane;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const Spot spot(i / 2, strip, x.width);
-    const int j = spot.at + i % 2;
-    const math::SinCos<float> turn = math::sincos(x.angles.angle(
-        static_cast<std::uint32_t>(head), static_cast<std::uint32_t>(token + spot.row),
-        static_cast<std::uint32_t>(spot.column + i % 2)));
-    const float a = d[0][j], b = d[1][j];
-    d[0][j] = a * turn.cos + b * turn.sin;
-    d[1][j] = b * turn.cos - a * turn.sin;
+  for (int below = 0; below < 2; ++below) {
+    const float4 turn = turns[(lane.group + 8 * below) * turn_pitch + strip * 4 + lane.member];
+    const int i = 2 * below;
+    const float a = d[0][i], b = d[1][i], c = d[0][i + 1], e = d[1][i + 1];
+    d[0][i] = a * turn.x + b * turn.y;
+    d[1][i] = b * turn.x - a * turn.y;
+    d[0][i + 1] = c * turn.z + e * turn.w;
+    d[1][i + 1] = e * turn.z - c * turn.w;
   }
 }
 
@@ -70,10 +75,10 @@ __device__ __forceinline__ void add_to_means(const float (&d)[2][4], const unsig
   }
 }
 
-/// Leaves the gradients of x, which lies in `tile`, in `out`.
+/// Leaves the gradients of x, which lies in `tile`, in `out`, of which `tile` may be a part.
 template <class E>
 __device__ __forceinline__ void leave(const float (&d)[2][4], Act act, const unsigned* tile,
-                                      const RowSum* found, const float* means, float* out,
+                                      const RowSum* found, const float* means, const GradTile& out,
                                       int strip, int columns, int pairs) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -91,60 +96,65 @@ __device__ __forceinline__ void leave(const float (&d)[2][4], Act act, const uns
       first = activated_back(act, first, x.x, sum, mean);
       second = activated_back(act, second, x.y, sum, mean);
     }
-    reinterpret_cast<float2*>(out)[(spot.row * wide_pitch + spot.column) / 2] =
-        make_float2(first, second);
+    out.even[spot.word()] = __float_as_uint(first);
+    out.odd[spot.word()] = __float_as_uint(second);
   }
 }
 
-/// The 8 neighbours in a tile of gradients that a thread of a group takes care of. What is there
-/// already comes early.
+/// Where a thread of a group leaves its 8 neighbours of each tile of gradients, one after the
+/// other.
 template <class E>
 class Outlet {
  public:
-  /// For the tile whose first row is `first`.
-  __device__ __forceinline__ void open(const GradRows& g, const Part& part, int first,
-                                       int features) {
-    const int row = thread() / (widest / 8), vector = thread() % (widest / 8);
-    if (g.data == nullptr || first + row >= part.end || vector * 8 >= features) return;
-    place_ = part.rows(g) + (first + row) * g.step[2] + vector * (g.wide ? 2 : 1);
-    if (g.add && !g.wide) old_ = place_[0];
+  __device__ __forceinline__ Outlet(const GradRows& g, const Part& part, int features) {
+    if (g.data == nullptr || vector() * 8 >= features) return;
+    place_ = part.rows(g) + (part.first + row()) * g.step[2] + vector() * (g.wide ? 2 : 1);
   }
 
-  __device__ __forceinline__ void put(bool wide, bool add, const float* tile) const {
-    if (place_ == nullptr) return;
-    const int row = thread() / (widest / 8), vector = thread() % (widest / 8);
-    const float4* const from = reinterpret_cast<const float4*>(tile);
-    const float4 a = from[row * (wide_pitch / 4) + 2 * vector];
-    const float4 b = from[row * (wide_pitch / 4) + 2 * vector + 1];
-    if (wide) return put_wide(add, a, b);
-    uint4 bits{packed<E>(a.x, a.y), packed<E>(a.z, a.w), packed<E>(b.x, b.y), packed<E>(b.z, b.w)};
-    if (add) {
-      const float2 p = unpacked<E>(old_.x), q = unpacked<E>(old_.y), r = unpacked<E>(old_.z),
-                   s = unpacked<E>(old_.w);
-      bits = {packed<E>(a.x + p.x, a.y + p.y), packed<E>(a.z + q.x, a.w + q.y),
-              packed<E>(b.x + r.x, b.y + r.y), packed<E>(b.z + s.x, b.w + s.y)};
+  /// What is there already, to be read early. The tile has so many rows.
+  __device__ __forceinline__ uint4 read(const GradRows& g, int rows) const {
+    const bool reads = g.add && !g.wide && place_ != nullptr && row() < rows;
+    return reads ? place_[0] : make_uint4(0u, 0u, 0u, 0u);
+  }
+
+  __device__ __forceinline__ void put(const GradRows& g, int rows, const GradTile& tile,
+                                      const uint4& old) {
+    if (place_ == nullptr || row() >= rows) return;
+    const uint4 even = reinterpret_cast<const uint4*>(tile.even)[row() * (pitch / 4) + vector()];
+    const uint4 odd = reinterpret_cast<const uint4*>(tile.odd)[row() * (pitch / 4) + vector()];
+    if (g.wide) {
+      put_wide(g.add, even, odd);
+    } else {
+      const auto sum = [&](unsigned first, unsigned second, unsigned there) {
+        const float2 before = unpacked<E>(there);
+        const float a = __uint_as_float(first), b = __uint_as_float(second);
+        return g.add ? packed<E>(before.x + a, before.y + b) : packed<E>(a, b);
+      };
+      place_[0] = make_uint4(sum(even.x, odd.x, old.x), sum(even.y, odd.y, old.y),
+                             sum(even.z, odd.z, old.z), sum(even.w, odd.w, old.w));
     }
-    place_[0] = bits;
+    place_ += back_rows * g.step[2];
   }
 
  private:
-  __device__ __forceinline__ void put_wide(bool add, float4 a, float4 b) const {
+  __device__ __forceinline__ void put_wide(bool add, const uint4& even, const uint4& odd) const {
     float4* const to = reinterpret_cast<float4*>(place_);
-    if (add) {
-      const float4 p = to[0], q = to[1];
-      a = make_float4(a.x + p.x, a.y + p.y, a.z + p.z, a.w + p.w);
-      b = make_float4(b.x + q.x, b.y + q.y, b.z + q.z, b.w + q.w);
-    }
-    to[0] = a;
-    to[1] = b;
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const float4 p = add ? to[0] : zero, q = add ? to[1] : zero;
+    const auto value = [](unsigned bits) { return __uint_as_float(bits); };
+    to[0] = make_float4(p.x + value(even.x), p.y + value(odd.x), p.z + value(even.y),
+                        p.w + value(odd.y));
+    to[1] = make_float4(q.x + value(even.z), q.y + value(odd.z), q.z + value(even.w),
+                        q.w + value(odd.w));
   }
-
-  __device__ __forceinline__ static int thread() {
-    return static_cast<int>(threadIdx.x) % (back_threads / 2);
+  __device__ __forceinline__ static int row() {
+    return static_cast<int>(threadIdx.x) % (back_threads / 2) / (widest / 8);
+  }
+  __device__ __forceinline__ static int vector() {
+    return static_cast<int>(threadIdx.x) % (widest / 8);
   }
 
   uint4* place_ = nullptr;  // nowhere
-  uint4 old_{};
 };
 
 /// Whether gradients can go there.

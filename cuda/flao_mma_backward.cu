@@ -39,15 +39,21 @@ struct Room {
     unsigned* const high = base + stages * 3 * back_tile + t % 2 * 2 * back_tile;
     return {high, high + back_tile};
   }
-  __device__ __forceinline__ float* gradients(int group) const {
-    return reinterpret_cast<float*>(d_product(1).low + back_tile) + group * wide_tile;
-  }
+  /// What is left of kv.
+  __device__ __forceinline__ unsigned* low() const { return d_product(1).low + back_tile; }
   __device__ __forceinline__ Pieces encoded() const {
-    unsigned* const high = reinterpret_cast<unsigned*>(gradients(1) + wide_tile);
+    unsigned* const high = low() + widest * pitch;
     return {high, high + back_tile};
   }
+  __device__ __forceinline__ float4* turns(int t) const {
+    return reinterpret_cast<float4*>(encoded().low + back_tile) + t % 2 * back_rows * turn_pitch;
+  }
+  /// Gradients take the places of what they were made from.
+  __device__ __forceinline__ GradTile d_g(int t) const { return {g(t), d_o(t)}; }
+  __device__ __forceinline__ GradTile d_q(int t) const { return {q(t), d_o(t)}; }
   static constexpr std::size_t bytes(bool encoded) {
-    return tile_bytes(stages * 3 + 4 + (encoded ? 2 : 0), back_rows) + 2 * wide_tile * 4;
+    return tile_bytes(stages * 3 + 4 + (encoded ? 2 : 0), back_rows) + tile_bytes(1, widest) +
+           (encoded ? 2 * turn_bytes(back_rows) : 0);
   }
 };
 
@@ -59,19 +65,19 @@ struct Found {
 
 /// A strip of q~ kv becomes the gradient of g~, and what it is multiplied with that of q~ kv.
 template <class E>
-__device__ __forceinline__ void through_gate(float (&d)[2][4], const Queries& p, const Room& room,
+__device__ __forceinline__ void through_gate(float (&d)[2][4], Act act, int e, const Room& room,
                                              int t, int strip, const Found& found) {
   const Pieces d_product = room.d_product(t);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const Spot spot(i, strip, p.e);
+    const Spot spot(i, strip, e);
     const float2 up = unpacked<E>(room.d_o(t)[spot.word()]);
     const float2 x = unpacked<E>(room.g(t)[spot.word()]);
-    const RowSum sum = p.g_act == Act::softmax ? found.g[spot.row] : RowSum{0.0f, 1.0f};
+    const RowSum sum = act == Act::softmax ? found.g[spot.row] : RowSum{0.0f, 1.0f};
     d[spot.half][spot.at] *= up.x;
     d[spot.half][spot.at + 1] *= up.y;
-    put_pair(d_product, spot.word(), up.x * activated(p.g_act, x.x, sum),
-             up.y * activated(p.g_act, x.y, sum));
+    put_pair(d_product, spot.word(), up.x * activated(act, x.x, sum),
+             up.y * activated(act, x.y, sum));
   }
 }
 
@@ -84,15 +90,15 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
   const bool is_first = worker.group == 0;
   const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(back_rows);
   const bool softmax = encoded && (p.q_encoding.act == Act::softmax || p.g_act == Act::softmax);
+  // The first group fetches g and d_o, the second one q.
+  using Half = Source<back_rows, back_threads / 2>;
+  Half own = is_first ? Half(p.g, part) : Half(p.q, part), upstream(p.d_o, part);
   const auto fetch_stage = [&](int t) {
-    const int first = part.first + t * back_rows;
+    const int rows = part.end - part.first - t * back_rows;
     if (t < tiles) {
-      const auto get = [&](unsigned* tile, const Rows& x, int features) {
-        fetch<back_rows, back_threads>(tile, part.rows(x), x.step[2], first, part.end, features);
-      };
-      get(room.q(t), p.q, p.q_encoding.features);
-      get(room.g(t), p.g, e);
-      get(room.d_o(t), p.d_o, e);
+      own.fetch(is_first ? room.g(t) : room.q(t), is_first ? p.g.step[2] : p.q.step[2], rows,
+                is_first ? e : p.q_encoding.features);
+      if (is_first) upstream.fetch(room.d_o(t), p.d_o.step[2], rows, e);
     }
     ptx::copy_commit();
   };
@@ -100,67 +106,65 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
   // The first group's strip is one of kv, the second one's is of the transposed.
   const int columns = is_first ? e : width, depth = is_first ? width : e;
   const bool multiplies = (is_first ? p.d_g : p.d_q).data != nullptr && worker.strip * 16 < columns;
-  Strip kv;
+  Strip<true> kv;
   const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
   if (multiplies && is_first) kv.load<false>(matrix, e, depth, worker.strip, columns);
   if (multiplies && !is_first) kv.load<true>(matrix, e, depth, worker.strip, columns);
+  if (p.kv != nullptr) fill_low<back_threads>(room.low(), matrix, width, e);
+  Outlet<E> outlet =
+      is_first ? Outlet<E>(p.d_g, part, e) : Outlet<E>(p.d_q, part, p.q_encoding.features);
   OuterSum<__nv_bfloat16> d_kv;
   for (int t = 0; t <= tiles; ++t) {
     ptx::copy_wait<stages - 3>();
     __syncthreads();
     fetch_stage(t + stages - 2);
     const int token = part.first + t * back_rows;
-    Outlet<E> outlet;
-    if (is_first && t < tiles) outlet.open(p.d_g, part, token, e);
-    if (!is_first && t > 0) {
-      outlet.open(p.d_q, part, token - back_rows, p.q_encoding.features);
-    }
     Pieces q{room.q(t), nullptr};
     if constexpr (encoded) {
-      const bool plain = p.q_encoding.act == Act::none && p.q_encoding.kind == LrpeKind::none;
-      if (t < tiles && (!plain || std::is_same_v<E, __half>)) {
-        q = room.encoded();
-        encode<E, back_rows, back_threads>(p.q_encoding, room.q(t), q, found.q[t % 2], part.head,
-                                           token, part.end);
+      if (t < tiles) {
+        q = entered<E, back_rows, back_threads>(p.q_encoding, q.high, room.encoded(),
+                                                {room.turns(t), found.q[t % 2]}, part.head, token,
+                                                part.end);
       }
       if (p.g_act == Act::softmax && t < tiles) {
         measure<E, back_rows, back_threads>(room.g(t), e, found.g);
       }
       __syncthreads();
     }
+    // The gradients of the gate's rows, or of the queries' of the tile before.
+    const int rows = part.end - token + (is_first ? 0 : back_rows);
+    const bool delivers = is_first ? t < tiles : t > 0;
+    uint4 old{};
+    const auto read = [&] { old = is_first ? outlet.read(p.d_g, rows) : outlet.read(p.d_q, rows); };
+    if (!encoded && delivers) read();
     float d[2][4] = {};
-    const bool has_tile = is_first ? t < tiles : t > 0;
-    const bool gates = is_first && has_tile && worker.strip * 16 < e;
-    const bool returns = !is_first && has_tile && multiplies;
-    float* const means = found.means[worker.group];
-    if (multiplies && has_tile) multiply(d, is_first ? q : room.d_product(t - 1), kv, depth);
-    if (gates) {
-      through_gate<E>(d, p, room, t, worker.strip, found);
-      if (encoded && p.g_act == Act::softmax) {
-        add_to_means<E>(d, room.g(t), found.g, means, worker.strip, e, 4);
-      }
+    const bool works = delivers && worker.strip * 16 < columns;
+    if (multiplies && is_first && works) {
+      multiply<false>(d, q, kv, low_of_strip<false>(room.low(), worker.strip, columns), depth);
+    } else if (multiplies && works) {
+      multiply<true>(d, room.d_product(t - 1), kv,
+                     low_of_strip<true>(room.low(), worker.strip, columns), depth);
     }
-    const int pairs = pairs_of(p.q_encoding.kind);
-    if (encoded && returns) {
-      if (p.q_encoding.kind != LrpeKind::none) {
-        decode(d, p.q_encoding, worker.strip, part.head, token - back_rows);
-      }
-      if (p.q_encoding.act == Act::softmax) {
-        add_to_means<E>(d, room.q(t - 1), found.q[(t + 1) % 2], means, worker.strip, width, pairs);
-      }
+    if (encoded && delivers) read();  // later, for want of registers
+    if (is_first && works) {
+      through_gate<E>(d, encoded ? p.g_act : Act::none, e, room, t, worker.strip, found);
+    }
+    const Act act = !encoded ? Act::none : is_first ? p.g_act : p.q_encoding.act;
+    const int pairs = is_first ? 4 : pairs_of(p.q_encoding.kind);
+    const GradTile out = is_first ? room.d_g(t) : room.d_q(t + stages - 1);
+    const RowSum* const sums = is_first ? found.g : found.q[(t + 1) % 2];
+    float* const means = found.means[worker.group];
+    if (encoded && !is_first && works && p.q_encoding.kind != LrpeKind::none) {
+      decode(d, room.turns(t + 1), worker.strip);
+    }
+    if (works && act == Act::softmax) {
+      add_to_means<E>(d, out.even, sums, means, worker.strip, columns, pairs);
     }
     if (softmax) __syncthreads();
-    if (gates) {
-      leave<E>(d, encoded ? p.g_act : Act::none, room.g(t), found.g, means, room.gradients(0),
-               worker.strip, e, 4);
-    }
-    if (returns) {
-      leave<E>(d, encoded ? p.q_encoding.act : Act::none, room.q(t - 1), found.q[(t + 1) % 2],
-               means, room.gradients(1), worker.strip, width, pairs);
-    }
+    if (works) leave<E>(d, act, out.even, sums, means, out, worker.strip, columns, pairs);
     __syncthreads();
-    outlet.put(is_first ? p.d_g.wide : p.d_q.wide, is_first ? p.d_g.add : p.d_q.add,
-               room.gradients(worker.group));
+    if (is_first && delivers) outlet.put(p.d_g, rows, out, old);
+    if (!is_first && delivers) outlet.put(p.d_q, rows, out, old);
     if (p.d_kv != nullptr && t < tiles) d_kv.add(q, room.d_product(t), width, e);
   }
   if (p.d_kv == nullptr) return;
@@ -168,6 +172,11 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
 }
 
 }  // namespace
+
+/// Of a block.
+constexpr std::size_t most_shared() {
+  return Room::bytes(true) + sizeof(Found);
+}
 
 void differentiate_queries_of(const View& d_o, const FlaoSaved& saved, const View& d_kv,
                               const FlaoGrads& grads, const FlaoEncodings& encodings,
@@ -216,6 +225,7 @@ bool flao_backward_by_tensor_cores(const View& d_o, const FlaoSaved& saved, cons
   if (!takes_encodings(encodings) || !takes_sizes(saved.sizes)) return false;
   if (by_queries && (!saved.q.defined || !saved.g.defined)) return false;
   if (multiplies && !saved.kv.defined) return false;
+  if (!has_shared(d_o, most_shared())) return false;
   if (saved.fill_kv) multiply_keys(saved.k, saved.v, saved.kv, saved.sizes, encodings, space);
   if (by_queries) differentiate_queries_of(d_o, saved, d_kv, grads, encodings, space);
   if (d_kv.defined) differentiate_keys_of(d_o.dtype, saved, d_kv, grads, encodings);

@@ -31,15 +31,22 @@ struct Room {
   __device__ __forceinline__ unsigned* raw(int t, int input) const {
     return base + (t % stages * 2 + input) * back_tile;
   }
-  __device__ __forceinline__ float* gradients(int group) const {
-    return reinterpret_cast<float*>(base + stages * 2 * back_tile) + group * wide_tile;
+  __device__ __forceinline__ GradTile gradients(int input) const {
+    unsigned* const even = base + (stages + input) * 2 * back_tile;
+    return {even, even + back_tile};
   }
   __device__ __forceinline__ Pieces encoded(int input) const {
-    unsigned* const high = reinterpret_cast<unsigned*>(gradients(2)) + input * 2 * back_tile;
+    unsigned* const high = base + (stages + 2 + input) * 2 * back_tile;
     return {high, high + back_tile};
   }
+  /// What is left of d_kv.
+  __device__ __forceinline__ unsigned* low() const { return base + (stages + 4) * 2 * back_tile; }
+  __device__ __forceinline__ float4* turns() const {
+    return reinterpret_cast<float4*>(low() + widest * pitch);
+  }
   static constexpr std::size_t bytes(bool encoded) {
-    return tile_bytes(stages * 2 + (encoded ? 4 : 0), back_rows) + 2 * wide_tile * 4;
+    return tile_bytes(2 * (stages + (encoded ? 4 : 2)), back_rows) +
+           (encoded ? tile_bytes(1, widest) + turn_bytes(back_rows) : 0);
   }
 };
 
@@ -59,41 +66,39 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
   const int columns = to == 0 ? width : e, depth = to == 0 ? e : width;
   const bool softmax =
       encoded && (p.k_encoding.act == Act::softmax || p.v_encoding.act == Act::softmax);
+  Source<back_rows, back_threads> k_source(p.k, part), v_source(p.v, part);
   const auto fetch_stage = [&](int t) {
-    const int first = part.first + t * back_rows;
-    const auto get = [&](int input, const Rows& x, int features) {
-      if (x.data == nullptr) return;
-      fetch<back_rows, back_threads>(room.raw(t, input), part.rows(x), x.step[2], first, part.end,
-                                     features);
-    };
-    if (t < tiles) {
-      get(0, p.k, p.k_encoding.features);
-      get(1, p.v, p.v_encoding.features);
+    const int rows = part.end - part.first - t * back_rows;
+    if (t < tiles && p.k.data != nullptr) {
+      k_source.fetch(room.raw(t, 0), p.k.step[2], rows, p.k_encoding.features);
     }
+    if (t < tiles && p.v.data != nullptr) v_source.fetch(room.raw(t, 1), p.v.step[2], rows, e);
     ptx::copy_commit();
   };
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
   const bool multiplies = (to == 0 ? p.d_k : p.d_v).data != nullptr && worker.strip * 16 < columns;
-  Strip d_kv;
+  Strip<encoded> d_kv;
   const float* const matrix = p.d_kv + static_cast<std::int64_t>(part.unit) * width * e;
-  if (multiplies && to == 1) d_kv.load<false>(matrix, e, depth, worker.strip, columns);
-  if (multiplies && to == 0) d_kv.load<true>(matrix, e, depth, worker.strip, columns);
+  if (multiplies && to == 1) d_kv.template load<false>(matrix, e, depth, worker.strip, columns);
+  if (multiplies && to == 0) d_kv.template load<true>(matrix, e, depth, worker.strip, columns);
+  if constexpr (encoded) fill_low<back_threads>(room.low(), matrix, width, e);
+  Outlet<E> outlet =
+      to == 0 ? Outlet<E>(p.d_k, part, p.k_encoding.features) : Outlet<E>(p.d_v, part, e);
   for (int t = 0; t < tiles; ++t) {
     ptx::copy_wait<stages - 2>();
     __syncthreads();
     fetch_stage(t + stages - 1);
     const int token = part.first + t * back_rows;
-    Outlet<E> outlet;
-    if (to == 0) outlet.open(p.d_k, part, token, p.k_encoding.features);
-    if (to == 1) outlet.open(p.d_v, part, token, e);
+    const int rows = part.end - token;
+    const uint4 old = to == 0 ? outlet.read(p.d_k, rows) : outlet.read(p.d_v, rows);
     Pieces left{room.raw(t, 1 - to), nullptr};
     if constexpr (encoded) {
       const auto enter = [&](int input, const Encoding& x, const Rows& rows) {
-        const bool plain = x.act == Act::none && x.kind == LrpeKind::none;
-        if (rows.data == nullptr || (plain && std::is_same_v<E, __nv_bfloat16>)) return;
-        encode<E, back_rows, back_threads>(x, room.raw(t, input), room.encoded(input), found[input],
-                                           part.head, token, part.end);
-        if (input != to) left = room.encoded(input);
+        if (rows.data == nullptr) return;
+        const Pieces pieces = entered<E, back_rows, back_threads>(
+            x, room.raw(t, input), room.encoded(input), {room.turns(), found[input]}, part.head,
+            token, part.end);
+        if (input != to) left = pieces;
       };
       enter(0, p.k_encoding, p.k);
       enter(1, p.v_encoding, p.v);
@@ -101,21 +106,25 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
     }
     float d[2][4] = {};
     const int pairs = turned ? pairs_of(p.k_encoding.kind) : 4;
-    if (multiplies) multiply(d, left, d_kv, depth);
+    if (multiplies && to == 1) {
+      multiply<false>(d, left, d_kv, low_of_strip<false>(room.low(), worker.strip, columns), depth);
+    } else if (multiplies) {
+      multiply<true>(d, left, d_kv, low_of_strip<true>(room.low(), worker.strip, columns), depth);
+    }
     if (encoded && multiplies) {
-      if (turned) decode(d, p.k_encoding, worker.strip, part.head, token);
+      if (turned) decode(d, room.turns(), worker.strip);
       if (act == Act::softmax) {
         add_to_means<E>(d, room.raw(t, to), found[to], all_means[to], worker.strip, columns, pairs);
       }
     }
     if (softmax) __syncthreads();
     if (multiplies) {
-      leave<E>(d, act, room.raw(t, to), found[to], all_means[to], room.gradients(worker.group),
-               worker.strip, columns, pairs);
+      leave<E>(d, act, room.raw(t, to), found[to], all_means[to], room.gradients(to), worker.strip,
+               columns, pairs);
     }
     __syncthreads();
-    outlet.put(to == 0 ? p.d_k.wide : p.d_v.wide, to == 0 ? p.d_k.add : p.d_v.add,
-               room.gradients(worker.group));
+    if (to == 0) outlet.put(p.d_k, rows, room.gradients(0), old);
+    if (to == 1) outlet.put(p.d_v, rows, room.gradients(1), old);
   }
 }
 

@@ -7,7 +7,7 @@
 // forbid STL LDL LD.E$ ST.E$; registers 64
 //
 // sass multiply_keys_kernel<.*true>: need HMMA.16816.F32.BF16 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128;
-// forbid STL LDL LD.E$ ST.E$; registers 64
+// forbid STL LDL LD.E$ ST.E$; registers 128
 #include "flao_mma.cuh"
 #include "runtime/run.h"
 
@@ -16,7 +16,11 @@ namespace on_cuda {
 namespace flao_mma {
 namespace {
 
-constexpr int threads = 512, count = 32, stages = 3, tile = count * pitch;
+constexpr int threads = 512, stages = 3;
+/// Rows of a tile: as many as warps encode at once.
+constexpr int rows_of(bool encoded) {
+  return encoded ? 16 : 32;
+}
 
 struct Keys {
   Rows k, v;
@@ -25,30 +29,19 @@ struct Keys {
   int heads, parts, length, tokens;
 };
 
-/// What enters a product: the tile itself, or what it is encoded to.
-template <class E>
-__device__ __forceinline__ Pieces enter(const Encoding& x, unsigned* raw, unsigned* room,
-                                        RowSum* found, int head, int token, int end) {
-  const bool plain = x.act == Act::none && x.kind == LrpeKind::none;
-  if (plain && std::is_same_v<E, __nv_bfloat16>) return {raw, nullptr};
-  const Pieces pieces{room, room + tile};
-  encode<E, count, threads>(x, raw, pieces, found, head, token, end);
-  return pieces;
-}
-
 template <class E, bool encoded>
-__global__ void __launch_bounds__(threads, 2) multiply_keys_kernel(const Keys p) {
-  __shared__ RowSum found[count];
+__global__ void __launch_bounds__(threads, encoded ? 1 : 2) multiply_keys_kernel(const Keys p) {
+  constexpr int count = rows_of(encoded), tile = count * pitch;
   unsigned* const shared = dynamic_shared<unsigned>();
   const Part part(p.heads, p.parts, p.length, p.tokens);
   const int width = p.k_encoding.width, e = p.v_encoding.width, tiles = part.tiles(count);
-  const uint4 *const k = part.rows(p.k), *const v = part.rows(p.v);
+  Source<count, threads> k(p.k, part), v(p.v, part);
   const auto fetch_stage = [&](int t) {
     unsigned* const stage = shared + t % stages * 2 * tile;
-    const int first = part.first + t * count;
+    const int rows = part.end - part.first - t * count;
     if (t < tiles) {
-      fetch<count, threads>(stage, k, p.k.step[2], first, part.end, p.k_encoding.features);
-      fetch<count, threads>(stage + tile, v, p.v.step[2], first, part.end, e);
+      k.fetch(stage, p.k.step[2], rows, p.k_encoding.features);
+      v.fetch(stage + tile, p.v.step[2], rows, e);
     }
     ptx::copy_commit();
   };
@@ -63,17 +56,18 @@ __global__ void __launch_bounds__(threads, 2) multiply_keys_kernel(const Keys p)
     if constexpr (encoded) {
       unsigned* const room = shared + stages * 2 * tile;
       const int token = part.first + t * count;
-      left = enter<E>(p.k_encoding, left.high, room, found, part.head, token, part.end);
-      right =
-          enter<E>(p.v_encoding, right.high, room + 2 * tile, found, part.head, token, part.end);
+      const auto enter = [&](const Encoding& x, unsigned* raw, unsigned* to) {
+        const Notes notes{reinterpret_cast<float4*>(room + 4 * tile), nullptr};
+        return entered<E, count, threads>(x, raw, {to, to + tile}, notes, part.head, token,
+                                          part.end);
+      };
+      left = enter(p.k_encoding, left.high, room);
+      right = enter(p.v_encoding, right.high, room + 2 * tile);
       __syncthreads();
     }
-#pragma unroll
+#pragma unroll 1
     for (int row = 0; row < count; row += 16) {
-      const auto from = [&](const Pieces& x) {
-        return Pieces{x.high + row * pitch, x.low == nullptr ? nullptr : x.low + row * pitch};
-      };
-      kv.add(from(left), from(right), width, e);
+      kv.add(left.from_row(row), right.from_row(row), width, e);
     }
   }
   kv.store(p.sums + static_cast<std::int64_t>(blockIdx.x) * width * e, width, e);
@@ -101,7 +95,9 @@ void multiply_keys(const View& k, const View& v, const View& kv, const FlaoSizes
                      : multiply_keys_kernel<__nv_bfloat16, false>)
           : (encoded ? multiply_keys_kernel<__half, true> : multiply_keys_kernel<__half, false>);
   run(Queue(k), kernel, static_cast<unsigned>(sizes.units * parts.count), threads,
-      tile_bytes(2 * stages + (encoded ? 4 : 0), count), keys);
+      tile_bytes(2 * stages + (encoded ? 4 : 0), rows_of(encoded)) +
+          (encoded ? turn_bytes(rows_of(true)) : 0),
+      keys);
   if (!whole) add_flao_parts(space.sums, parts.count, kv);
 }
 

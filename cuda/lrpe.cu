@@ -14,25 +14,31 @@ namespace {
 template <int halves, class T, int count>
 __device__ __forceinline__ void softmax_row(const RowPlan<T>& plan, T (&y)[halves][count]) {
   T largest = -std::numeric_limits<T>::infinity();
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
+#pragma unroll
     for (int j = 0; j < count; ++j) largest = larger(largest, y[half][j]);
   }
   largest = plan.fold(largest, larger<T>);
   T sum(0);
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
+#pragma unroll
     for (int j = 0; j < count; ++j) {
       y[half][j] = std::exp(y[half][j] - largest);
       sum += y[half][j];
     }
   }
   const T inverse = T(1) / plan.fold(sum, plus<T>);
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
+#pragma unroll
     for (int j = 0; j < count; ++j) y[half][j] *= inverse;
   }
 }
 
 template <class T, class Chunk, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 4)
     encode_rows(RowPlan<T> plan, RowView x, RowView o) {
   constexpr int halves = halves_of<kind>, count = Chunk::count;
   const auto at = plan.template place<count>();
@@ -41,7 +47,9 @@ __global__ void __launch_bounds__(block_threads)
   const std::int64_t last = plan.batch_part(blockIdx.y + 1);
   for (std::int64_t b = plan.batch_part(blockIdx.y); b < last; ++b) {
     T y[halves][count], encoded[2][count];
+#pragma unroll
     for (int half = 0; half < halves; ++half) {
+#pragma unroll
       for (int j = 0; j < count; ++j) y[half][j] = -std::numeric_limits<T>::infinity();
     }
     if (at.has_work) {
@@ -50,6 +58,7 @@ __global__ void __launch_bounds__(block_threads)
     if (plan.act == Act::softmax) {
       softmax_row(plan, y);
     } else {
+#pragma unroll
       for (int half = 0; half < halves; ++half) activate(plan.act, y[half]);
     }
     turns.encode(y, encoded);
@@ -61,7 +70,7 @@ __global__ void __launch_bounds__(block_threads)
 
 /// Softmax over the features of rows that have more chunks than a warp has lanes.
 template <class T, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 3)
     encode_long_rows(RowPlan<T> plan, RowView x, RowView o) {
   constexpr int halves = halves_of<kind>;
   const Team<warp_size> self;
@@ -89,6 +98,7 @@ __global__ void __launch_bounds__(block_threads)
       const Turns<T, 1> turns = plan.template turns<1>(at.with(i), b == 0);
       T y[halves][1], encoded[2][1];
       load_chunks<Loose<T>>(x, from, i, n, y);
+#pragma unroll
       for (int half = 0; half < halves; ++half) {
         y[half][0] = std::exp(y[half][0] - largest) * inverse;
       }

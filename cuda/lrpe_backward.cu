@@ -13,12 +13,16 @@ template <int halves, class T, int count>
 __device__ __forceinline__ void softmax_row_back(const RowPlan<T>& plan, T (&x)[halves][count],
                                                  T (&d)[halves][count]) {
   T largest = -std::numeric_limits<T>::infinity();
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
+#pragma unroll
     for (int j = 0; j < count; ++j) largest = larger(largest, x[half][j]);
   }
   largest = plan.fold(largest, larger<T>);
   T sum(0), weighted(0);
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
+#pragma unroll
     for (int j = 0; j < count; ++j) {
       x[half][j] = std::exp(x[half][j] - largest);
       sum += x[half][j];
@@ -27,13 +31,15 @@ __device__ __forceinline__ void softmax_row_back(const RowPlan<T>& plan, T (&x)[
   }
   const T inverse = T(1) / plan.fold(sum, plus<T>);
   const T mean = plan.fold(weighted, plus<T>) * inverse;
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
+#pragma unroll
     for (int j = 0; j < count; ++j) d[half][j] = x[half][j] * inverse * (d[half][j] - mean);
   }
 }
 
 template <class T, class Chunk, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 3)
     decode_rows(RowPlan<T> plan, RowView x, RowView d_o, RowView d_x, bool add) {
   constexpr int halves = halves_of<kind>, count = Chunk::count;
   const auto at = plan.template place<count>();
@@ -42,7 +48,9 @@ __global__ void __launch_bounds__(block_threads)
   const std::int64_t last = plan.batch_part(blockIdx.y + 1);
   for (std::int64_t b = plan.batch_part(blockIdx.y); b < last; ++b) {
     T encoded[2][count] = {}, y[halves][count], d[halves][count];
+#pragma unroll
     for (int half = 0; half < halves; ++half) {
+#pragma unroll
       for (int j = 0; j < count; ++j) y[half][j] = -std::numeric_limits<T>::infinity();
     }
     if (at.has_work) {
@@ -56,6 +64,7 @@ __global__ void __launch_bounds__(block_threads)
     if (plan.act == Act::softmax) {
       softmax_row_back(plan, y, d);
     } else {
+#pragma unroll
       for (int half = 0; half < halves; ++half) activate_back(plan.act, y[half], d[half]);
     }
     if (at.has_work) {
@@ -66,7 +75,7 @@ __global__ void __launch_bounds__(block_threads)
 
 /// Softmax over the features of rows that have more chunks than a warp has lanes.
 template <class T, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 3)
     decode_long_rows(RowPlan<T> plan, RowView x, RowView d_o, RowView d_x, bool add) {
   constexpr int halves = halves_of<kind>;
   const Team<warp_size> self;
@@ -88,11 +97,13 @@ __global__ void __launch_bounds__(block_threads)
       load_chunks<Loose<T>>(d_o, up, i, n, encoded);
       plan.template turns<1>(at.with(i), false).encode_back(encoded, d);
       load_chunks<Loose<T>>(x, from, i, n, y);
+#pragma unroll
       for (int half = 0; half < halves; ++half) y[half][0] = std::exp(y[half][0] - largest);
     };
     T sum(0), weighted(0), y[halves][1], d[halves][1];
     for (std::uint32_t i = self.thread; i < n; i += warp_size) {
       load(i, y, d);
+#pragma unroll
       for (int half = 0; half < halves; ++half) {
         sum += y[half][0];
         weighted += y[half][0] * d[half][0];
@@ -102,6 +113,7 @@ __global__ void __launch_bounds__(block_threads)
     const T mean = fold_warp(weighted, plus<T>) * inverse;
     for (std::uint32_t i = self.thread; i < n; i += warp_size) {
       load(i, y, d);
+#pragma unroll
       for (int half = 0; half < halves; ++half) {
         d[half][0] = y[half][0] * inverse * (d[half][0] - mean);
       }

@@ -49,6 +49,7 @@ template <class Chunk, int halves, class T>
 __device__ __forceinline__ void load_chunks(const RowView& v, std::int64_t start, std::uint32_t i,
                                             std::uint32_t apart,
                                             T (&values)[halves][Chunk::count]) {
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
     const std::int64_t feature = static_cast<std::int64_t>(i) + half * std::int64_t{apart};
     Chunk::load(v.data, v.dtype, start + feature * v.feature_step, values[half]);
@@ -58,6 +59,7 @@ template <class Chunk, int halves, class T>
 __device__ __forceinline__ void put_chunks(const RowView& v, std::int64_t start, std::uint32_t i,
                                            std::uint32_t apart,
                                            const T (&values)[halves][Chunk::count], bool add) {
+#pragma unroll
   for (int half = 0; half < halves; ++half) {
     const std::int64_t feature = static_cast<std::int64_t>(i) + half * std::int64_t{apart};
     Chunk::put(v.data, v.dtype, start + feature * v.feature_step, values[half], add);
@@ -69,14 +71,9 @@ template <class T, int count>
 struct Turns {
   T cos[count], sin[count];
 
-  __device__ __forceinline__ void set(int j, T angle) {
-    const math::SinCos<T> turn = math::sincos(angle);
-    cos[j] = turn.cos;
-    sin[j] = turn.sin;
-  }
-
   template <int halves>
   __device__ __forceinline__ void encode(const T (&y)[halves][count], T (&o)[2][count]) const {
+#pragma unroll
     for (int j = 0; j < count; ++j) {
       const T a = y[0][j];
       if constexpr (halves == 2) {
@@ -92,6 +89,7 @@ struct Turns {
   template <int halves>
   __device__ __forceinline__ void encode_back(const T (&d_o)[2][count],
                                               T (&d_y)[halves][count]) const {
+#pragma unroll
     for (int j = 0; j < count; ++j) {
       const T a = d_o[0][j], b = d_o[1][j];
       d_y[0][j] = a * cos[j] + b * sin[j];
@@ -160,16 +158,18 @@ struct RowPlan {
   /// cos and sin of a chunk; `enter` fills the table if there is one.
   template <int count>
   __device__ __forceinline__ Turns<T, count> turns(const Place& at, bool enter) const {
-    Turns<T, count> found;
+    T found[count];
+#pragma unroll
     for (int j = 0; j < count; ++j) {
       const std::uint32_t i = at.first + static_cast<std::uint32_t>(j);
-      const T angle = at.has_work ? angles.angle(at.head, at.token, i) : T(0);
+      found[j] = at.has_work ? angles.angle(at.head, at.token, i) : T(0);
       if (at.has_work && enter && angles.table != nullptr) {
-        angles.table[angles.entry(at.head, at.token) + i] = angle;
+        angles.table[angles.entry(at.head, at.token) + i] = found[j];
       }
-      found.set(j, angle);
     }
-    return found;
+    Turns<T, count> turns;
+    math::sincos(found, turns.sin, turns.cos);
+    return turns;
   }
 
   /// The fold of a value of each thread of a row; all threads of the warp come here.

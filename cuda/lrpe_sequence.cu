@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(block_threads)
                              T values[halves][count];
                              const auto t = static_cast<std::uint32_t>(token);
                              load_chunks<Chunk>(x, from + x.line(at.head, t), first, n, values);
+#pragma unroll
                              for (int s = 0; s < columns; ++s)
                                flat[s] = values[s / count][s % count];
                            });
@@ -32,6 +33,7 @@ __global__ void __launch_bounds__(block_threads)
   const std::uint32_t step = at_once * at.team.members;
   for (std::uint32_t start = at.begin; start < at.end; start += step) {
     T y[at_once][halves][count];
+#pragma unroll
     for (int k = 0; k < at_once; ++k) {
       const std::uint32_t token = start + k * at.team.members + at.team.member;
       if (!at.has_work || token >= at.end) continue;
@@ -39,9 +41,11 @@ __global__ void __launch_bounds__(block_threads)
     }
     tile.fill(plan, at, start, at.first_entry == 0);
     __syncthreads();
+#pragma unroll
     for (int k = 0; k < at_once; ++k) {
       const std::uint32_t row = k * at.team.members + at.team.member;
       if (!at.has_work || start + row >= at.end) continue;
+#pragma unroll
       for (int s = 0; s < columns; ++s) {
         T& entry = y[k][s / count][s % count];
         entry = exp_below<typename Chunk::Element>(entry - state.largest[s]) * state.sum[s];

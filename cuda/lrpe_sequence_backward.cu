@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(block_threads)
   const std::uint32_t step = at_once * at.team.members;
   // Calls f(token, k, row, works) for the thread's tokens among those that are turned together.
   const auto each_token = [&](std::uint32_t start, auto f) {
+#pragma unroll
     for (int k = 0; k < at_once; ++k) {
       const std::uint32_t row = k * at.team.members + at.team.member;
       if (at.has_work && start + row < at.end) f(start + row, k, row);
@@ -41,7 +42,9 @@ __global__ void __launch_bounds__(block_threads)
     T y[at_once][halves][count], encoded[at_once][2][count];
     load(start, y, encoded);
     T entries[at_once][columns], weights[at_once][columns];
+#pragma unroll
     for (int k = 0; k < at_once; ++k) {
+#pragma unroll
       for (int s = 0; s < columns; ++s) {
         entries[k][s] = -std::numeric_limits<T>::infinity();
         weights[k][s] = T(0);
@@ -50,6 +53,7 @@ __global__ void __launch_bounds__(block_threads)
     each_token(start, [&](std::uint32_t, int k, std::uint32_t row) {
       T d[halves][count];
       tile.get(row, at.lane).encode_back(encoded[k], d);
+#pragma unroll
       for (int s = 0; s < columns; ++s) {
         entries[k][s] = y[k][s / count][s % count];
         weights[k][s] = d[s / count][s % count];
@@ -66,6 +70,7 @@ __global__ void __launch_bounds__(block_threads)
     each_token(start, [&](std::uint32_t token, int k, std::uint32_t row) {
       T d[halves][count];
       tile.get(row, at.lane).encode_back(encoded[k], d);
+#pragma unroll
       for (int s = 0; s < columns; ++s) {
         const T softmax =
             exp_below<typename Chunk::Element>(y[k][s / count][s % count] - state.largest[s]) *

@@ -269,7 +269,7 @@ class Attention {
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) attend(Forward<T> f, int column_groups) {
+__global__ void __launch_bounds__(block_threads, 2) attend(Forward<T> f, int column_groups) {
   Attention<T>(f, column_groups).run();
 }
 

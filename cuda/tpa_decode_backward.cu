@@ -392,7 +392,7 @@ class Differentiation {
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) differentiate(Backward<T> backward) {
+__global__ void __launch_bounds__(block_threads, 2) differentiate(Backward<T> backward) {
   Differentiation<T>(backward).run();
 }
 

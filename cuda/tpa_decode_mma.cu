@@ -13,7 +13,7 @@
 // three blocks share a multiprocessor.
 //
 // sass attend_mma<__nv_bfloat16>: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
-// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
 //
 // sass attend_mma<__half>: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
 // STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
@@ -30,6 +30,7 @@ namespace {
 constexpr int warps = 4, threads = warps * 32;
 constexpr int rows = 32, block_heads = 32, block_columns = 128, places = 3;
 constexpr int panel_chunks = rows * (block_columns + block_heads) / 8;  // of 16 bytes
+constexpr int query_depth = 32;                                         // of r, at a time
 constexpr int result_pitch = block_columns + 8;
 static_assert(rows == cuda_tpa_tile);
 
@@ -144,36 +145,47 @@ class Attention {
   }
 
   /// The queries of the heads, each by a power of two near its largest number so that every type
-  /// holds it. A thread has two columns and 16 heads.
+  /// holds it. A thread has two columns and 16 heads; aq and bq go through memory that is free yet.
   __device__ __forceinline__ void make_queries() {
-    constexpr int most = 16, depth = 32;  // heads of a thread; of r at a time
-    const int column = thread_ % 64 * 2, first = thread_ / 64 * most;
-    float* const aq = reinterpret_cast<float*>(shared_.weights);  // (depth, heads)
-    float2 q[most] = {};
+    constexpr int depth = query_depth;
+    const int column = thread_ % 64 * 2, first = thread_ / 64 * 16;
+    const auto* const aq = reinterpret_cast<const float*>(shared_.weights);
+    const auto* const bq = reinterpret_cast<const unsigned*>(shared_.queries);
+    float2 q[16] = {};
     for (int start = 0; start < f_.r; start += depth) {
       const int count = min(depth, f_.r - start);
       __syncthreads();
-      for (int i = thread_; i < block_heads * depth; i += threads) {
-        const int head = i / depth, k = i % depth;
-        const bool inside = head < heads_ && k < count;
-        aq[k * block_heads + (head + k) % block_heads] =
-            inside ? f_.aq.template at<float>(f_.aq.row(block_.b, head_ + head), start + k) : 0.0f;
-      }
+      load_query_factors(start, count);
       __syncthreads();
       for (int k = 0; k < count && column < f_.d; ++k) {
-        const std::int64_t at = f_.bq.row(block_.b, start + k) + column;
-        const float2 bq = unpacked<E>(static_cast<const unsigned*>(f_.bq.data)[at / 2]);
+        const float2 right = unpacked<E>(bq[k * (block_columns / 2) + column / 2]);
 #pragma unroll
-        for (int i = 0; i < most; ++i) {
-          const float factor = aq[k * block_heads + (first + i + k) % block_heads];
-          q[i].x += factor * bq.x;
-          q[i].y += factor * bq.y;
+        for (int i = 0; i < 16; ++i) {
+          const float left = aq[k * block_heads + (first + i + k) % block_heads];
+          q[i].x += left * right.x;
+          q[i].y += left * right.y;
         }
       }
     }
     put_queries(q, first, column);
   }
-  __device__ __forceinline__ void put_queries(float2 (&q)[16], int first, int column) {
+  /// aq as f32 (k, head), turned so that neither is a conflict; rows of bq as they are.
+  __device__ __forceinline__ void load_query_factors(int start, int count) {
+    constexpr int depth = query_depth;
+    auto* const aq = reinterpret_cast<float*>(shared_.weights);
+    for (int i = thread_; i < block_heads * depth; i += threads) {
+      const int head = i / depth, k = i % depth;
+      const bool inside = head < heads_ && k < count;
+      aq[k * block_heads + (head + k) % block_heads] =
+          inside ? f_.aq.template at<float>(f_.aq.row(block_.b, head_ + head), start + k) : 0.0f;
+    }
+    const int chunk = thread_ % 16;
+    for (int k = thread_ / 16; k < count && 8 * chunk < f_.d; k += threads / 16) {
+      shared_.queries[0][k * (block_columns / 8) + chunk] =
+          static_cast<const uint4*>(f_.bq.data)[f_.bq.row(block_.b, start + k) / 8 + chunk];
+    }
+  }
+  __device__ __forceinline__ void put_queries(const float2 (&q)[16], int first, int column) {
     // Each of the two warps that share heads finds the largest numbers of its columns.
     float* const largest = shared_.shrink;
     float* const others = shared_.scale;
@@ -184,7 +196,7 @@ class Attention {
                                    [](float x, float y) { return fmaxf(x, y); });
       if (lane_ == i) mine[first + i] = most;
     }
-    __syncthreads();
+    __syncthreads();  // bq was read, too
     auto* const words = reinterpret_cast<unsigned*>(shared_.queries);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {

@@ -15,31 +15,12 @@ const std::vector<Device>& test_devices() {
   static const std::vector<Device> devices = [] {
     std::vector<Device> found{cpu};
     if (device_count(DeviceKind::cuda) > 0) found.emplace_back(DeviceKind::cuda);
-    const char* needed = std::getenv("QUIPU_NEED_DEVICE");
-    if (needed != nullptr && *needed != '\0') synchronize(needed);  // throws if it is not there
     return found;
   }();
   return devices;
 }
 
 namespace {
-
-/// Whether a device has all that the cases of an area need.
-bool has_area(const Device& device, std::string_view area) {
-  static constexpr std::string_view not_on_cuda[] = {"fused", "golden", "layers",
-                                                     "linear_cross_entropy", "published"};
-  if (!device.is_cuda()) return true;
-  return std::find(std::begin(not_on_cuda), std::end(not_on_cuda), area) == std::end(not_on_cuda);
-}
-
-/// The devices that the case that runs is for.
-std::vector<Device> devices_of_case() {
-  const std::string_view name = doctest::getContextOptions()->currentTest->m_name;
-  std::vector<Device> devices = test_devices();
-  std::erase_if(devices,
-                [&](const Device& d) { return !has_area(d, name.substr(0, name.find(':'))); });
-  return devices;
-}
 
 /// Names of cases, by device: a case with subcases is entered several times.
 std::map<std::string, std::set<std::string>> cases_run;
@@ -54,7 +35,7 @@ bool enter(std::optional<doctest::detail::Subcase>& subcase, const Device& devic
 }  // namespace
 
 EachDevice::EachDevice() {
-  for (const Device& candidate : devices_of_case()) {
+  for (const Device& candidate : test_devices()) {
     if (!enter(subcase_, candidate)) continue;
     device = candidate;
     cases_run[to_string(device)].insert(doctest::getContextOptions()->currentTest->m_name);
@@ -64,7 +45,7 @@ EachDevice::EachDevice() {
 
 EachDevice::~EachDevice() {
   // doctest plans the next round from the subcases that it meets after the one it was in.
-  const std::vector<Device> devices = devices_of_case();
+  const std::vector<Device>& devices = test_devices();
   const auto current = std::find(devices.begin(), devices.end(), device);
   for (auto later = current; later != devices.end(); ++later) {
     if (later != current) enter(subcase_, *later);
