@@ -52,10 +52,6 @@ double l2_bytes(const LaunchCounts& launch, const Card& card) {
   return sector_bytes * (launch[Count::sectors] - kept);
 }
 
-double line_through(double x0, double y0, double x1, double y1, double x) {
-  return x0 == x1 ? y0 : y0 + (y1 - y0) * (x - x0) / (x1 - x0);
-}
-
 bool named(const PublishedTable& table, const char* part) {
   return table.name.find(part) != std::string::npos;
 }
@@ -106,7 +102,7 @@ bool same_kernels(const CallCounts& a, const CallCounts& b) {
 }
 
 LaunchTime time_of(const LaunchCounts& launch, const Card& card, double flops) {
-  LaunchTime time{launch.kernel, 0, 0, ""};
+  LaunchTime time{launch.kernel, 0, launch.blocks, 0, ""};
   time.memory_bytes =
       launch[Count::read_bytes] + launch[Count::written_bytes] + missed_bytes(launch, card);
   const std::pair<double, const char*> bounds[] = {
@@ -138,53 +134,6 @@ double total_ms(const std::vector<LaunchTime>& launches) {
   double sum = 0;
   for (const LaunchTime& launch : launches) sum += launch.ms;
   return sum;
-}
-
-Growth::Growth(std::vector<Sample> samples) : samples_(std::move(samples)) {
-  check(samples_.size() == 2 || samples_.size() == 4, "growth: wanted 2 or 4 samples, got ",
-        samples_.size());
-  for (const Sample& s : samples_) {
-    check(same_kernels(s.counts, samples_[0].counts), "growth: the samples run different kernels");
-  }
-  for (std::size_t i = 0; i + 1 < samples_.size(); i += 2) {
-    check(samples_[i].tokens < samples_[i + 1].tokens && samples_[i].batch == samples_[i + 1].batch,
-          "growth: wanted two numbers of tokens for each batch");
-  }
-  check(samples_.size() == 2 || samples_[0].batch < samples_[2].batch,
-        "growth: wanted two batches");
-}
-
-CallCounts Growth::at(double tokens, double batch) const {
-  CallCounts result = samples_.back().counts;
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    for (std::size_t k = 0; k < result[i].values.size(); ++k) {
-      const auto by_tokens = [&](std::size_t first) {
-        const Sample &a = samples_[first], &b = samples_[first + 1];
-        return line_through(a.tokens, a.counts[i].values[k], b.tokens, b.counts[i].values[k],
-                            tokens);
-      };
-      const double low = by_tokens(0), high = samples_.size() == 4 ? by_tokens(2) : low;
-      result[i].values[k] = std::max(
-          0.0, line_through(samples_.front().batch, low, samples_.back().batch, high, batch));
-    }
-  }
-  return result;
-}
-
-double Growth::deviation_from(const Sample& other) const {
-  const CallCounts fitted = at(other.tokens, other.batch);
-  if (!same_kernels(fitted, other.counts)) return INFINITY;
-  double worst = 0;
-  for (const Count c :
-       {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes, Count::mma_flops}) {
-    double missed = 0, all = 0;
-    for (std::size_t i = 0; i < fitted.size(); ++i) {
-      missed += std::abs(fitted[i][c] - other.counts[i][c]);
-      all += other.counts[i][c];
-    }
-    if (missed > 0) worst = std::max(worst, all > 0 ? missed / all : INFINITY);
-  }
-  return worst;
 }
 
 double least_bytes(const PublishedTable& table, std::int64_t n) {
@@ -222,8 +171,9 @@ double stated_flops(const PublishedTable& table, std::int64_t n) {
 std::string how_predicted() {
   return fmt::format(
       "Predicted, not measured: kernels were run on the emulator at small n and their launches "
-      "counted; counts at the n of a row follow straight lines through two sizes, tried on a "
-      "third. A launch takes the longest of its bytes through memory at {:.0f} % of the data "
+      "counted; counts at the n of a row are sums of multiples of its tokens, its batch and its "
+      "blocks, drawn from small sizes and tried on another. A launch takes the longest of its "
+      "bytes through memory at {:.0f} % of the data "
       "sheet's bandwidth (touched once, and read again where more than the L2 cache lies between), "
       "its sectors through L2, its passes over shared memory, its tensor-core products and its "
       "stated arithmetic, and {:.0f} us for the launch. Left out: latency, occupancy and "

@@ -7,8 +7,9 @@
 // the banks of shared memory, its tensor-core products, its other arithmetic as stated; and 3 us
 // for being launched. Bytes through memory are those that the launch touches at least once, and
 // those that it reads again when more than the L2 cache lies between. Counts at large n come from
-// small ones, each by a straight line in the tokens (and in the batch where that was reduced),
-// tried on a third n; how many blocks of which kernels run is known for every n.
+// small ones: each is a sum of multiples of the tokens, the batch, their product and the number of
+// blocks, tried on a size that it was not drawn from. Which kernels run, and in how many blocks, is
+// known for every n.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -60,7 +61,7 @@ bool same_kernels(const CallCounts& a, const CallCounts& b);
 
 struct LaunchTime {
   std::string kernel;
-  double ms = 0, memory_bytes = 0;
+  double ms = 0, blocks = 0, memory_bytes = 0;
   const char* bound = "";  // what takes longest
 };
 /// One launch; `flops` is its arithmetic outside of tensor cores.
@@ -71,20 +72,31 @@ double total_ms(const std::vector<LaunchTime>& launches);
 
 /// What was counted at one size.
 struct Sample {
-  double tokens = 0, batch = 0;
+  double tokens = 0, units = 0;  // units: batch times heads
   CallCounts counts;
 };
-/// Counts at any size by straight lines through two samples (two numbers of tokens), or through
-/// four (two numbers of tokens, each with two batches, sorted by batch, then tokens).
+/// Counts at any size, from samples: sums of multiples of 1, the tokens, the units, their product
+/// and the blocks, as far as the samples tell them apart.
 class Growth {
  public:
   explicit Growth(std::vector<Sample> samples);
-  CallCounts at(double tokens, double batch) const;
+  /// `cut` tells the kernels there, and into how many blocks the work is cut.
+  CallCounts at(double tokens, double units, const CallCounts& cut) const;
   /// By how much the fit misses another sample: the largest share over the kinds that are sums.
   double deviation_from(const Sample& other) const;
+  /// Whether the blocks of a size are as many as those of the samples grow to, or the samples tell
+  /// what blocks cost.
+  bool knows(double tokens, double units, const CallCounts& cut) const;
 
  private:
+  /// How much each sample counts for a size.
+  std::vector<double> weights(double tokens, double units, const CallCounts& cut) const;
+
   std::vector<Sample> samples_;
+  // Terms that are not the sum of earlier ones, as columns of an orthogonal and a triangular
+  // matrix.
+  std::vector<std::size_t> used_;
+  std::vector<std::vector<double>> orthogonal_, triangular_;
 };
 
 /// Bytes that no implementation can avoid: inputs once, outputs once, gradients read and written.

@@ -12,6 +12,7 @@
 // published figures count blocks of a caching allocator, ours requested bytes rounded up to 512.
 // Time is measured as published as well: warm up for 25 ms, then call for 100 ms with the caches
 // flushed before each call; the table has the mean in ms.
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
@@ -61,6 +62,8 @@ struct Prepared {
 enum class Values { zero, normal };
 struct Size {
   std::int64_t n = 0, batch = 0;
+  std::int64_t heads = 12;  // as published, but for tpa_decode, which has always 32
+  auto operator<=>(const Size&) const = default;
 };
 struct Variant {
   std::string column;   // "ours", "ours_keep_kv"

@@ -8,7 +8,7 @@
 namespace quipu::bench {
 namespace {
 
-constexpr std::int64_t heads = 12, head_dim = 128;
+constexpr std::int64_t head_dim = 128;
 
 Tensor make(const Shape& shape, Device device, Values values) {
   return values == Values::zero ? zeros(shape, bf16, device) : randn(shape, bf16, device);
@@ -36,7 +36,7 @@ ActOption act_option(const PublishedTable& table) {
 std::vector<Variant> act_variants(const PublishedTable& table) {
   const ActOption option = act_option(table);
   return {{"ours", "act", [=](Device device, Size size, Values values) {
-             const Tensor x = make_leaf({size.batch, heads, size.n, head_dim}, device, values);
+             const Tensor x = make_leaf({size.batch, size.heads, size.n, head_dim}, device, values);
              return Prepared{{x}, [=] { return act(x, option.act, option.dim); }};
            }}};
 }
@@ -45,15 +45,15 @@ std::vector<Variant> rotate_variants(const PublishedTable& table) {
   const ActOption option = act_option(table);
   const LrpeOptions options{.act = option.act, .dim = option.dim};
   return {{"ours", "lrpe_rotate", [=](Device device, Size size, Values values) {
-             const Tensor x = make_leaf({size.batch, size.n, heads, head_dim}, device, values);
-             const Tensor theta = make({heads, head_dim / 2}, device, values);
+             const Tensor x = make_leaf({size.batch, size.n, size.heads, head_dim}, device, values);
+             const Tensor theta = make({size.heads, head_dim / 2}, device, values);
              return Prepared{{x, theta}, [=] { return lrpe_rotate(x, theta, options); }};
            }}};
 }
 
 /// The grid's leaf with its leading tokens in front, copied as the published bench does it.
 Tensor packed_copy(const Tensor& leaf, const Tensor& lead) {
-  const Tensor tokens = leaf.reshape({leaf.size(0), heads, -1, head_dim});
+  const Tensor tokens = leaf.reshape({leaf.size(0), leaf.size(1), -1, head_dim});
   return lead.defined() ? cat({lead, tokens}, 2) : tokens.clone();
 }
 
@@ -69,19 +69,21 @@ std::vector<Variant> cosine_variants(const PublishedTable& table) {
     return [=](Device device, Size size, Values values) {
       const Shape grid = Dims::filled(axes, size.n);
       const LrpeMdOptions options{.l = l, .keep_angles = keep_angles};
-      const Tensor x = make_leaf({size.batch, heads, l + numel(grid), head_dim}, device, values);
-      const Tensor theta = make({heads, angles}, device, values);
+      const Tensor x =
+          make_leaf({size.batch, size.heads, l + numel(grid), head_dim}, device, values);
+      const Tensor theta = make({size.heads, angles}, device, values);
       return Prepared{{x, theta}, [=] { return lrpe_cosine_md(x, theta, grid, options); }};
     };
   };
   const auto copied = [=](Device device, Size size, Values values) {
     const Shape grid = Dims::filled(axes, size.n);
-    Shape shape{size.batch, heads};
+    Shape shape{size.batch, size.heads};
     for (int i = 0; i < axes; ++i) shape.push_back(size.n);
     shape.push_back(head_dim);
     const Tensor leaf = make_leaf(shape, device, values);
-    const Tensor theta = make({heads, angles}, device, values);
-    const Tensor lead = l > 0 ? make({size.batch, heads, l, head_dim}, device, values) : Tensor();
+    const Tensor theta = make({size.heads, angles}, device, values);
+    const Tensor lead =
+        l > 0 ? make({size.batch, size.heads, l, head_dim}, device, values) : Tensor();
     const Tensor x = packed_copy(leaf, lead);
     if (!x.requires_grad()) x.set_requires_grad();  // no tape was open
     Prepared run{{leaf, theta, x}, [=] { return lrpe_cosine_md(x, theta, grid, {.l = l}); }};
@@ -97,7 +99,7 @@ std::vector<Variant> tpa_variants(const PublishedTable&) {
   constexpr std::int64_t h = 32, r = 16, d = head_dim, e = head_dim;
   const auto with_split = [=](bool split) {
     return [=](Device device, Size size, Values values) {
-      const auto [m, b] = size;
+      const std::int64_t m = size.n, b = size.batch;
       const Tensor aq = make({b, 1, h, r}, device, values), ak = make({b, m, h}, device, values),
                    av = make({b, m, h}, device, values), bq = make({b, 1, r, d}, device, values),
                    bk = make({b, m, d}, device, values), bv = make({b, m, e}, device, values);
@@ -114,7 +116,7 @@ std::vector<Variant> tpa_variants(const PublishedTable&) {
 std::vector<Variant> flao_variants(const PublishedTable&) {
   const auto keeping = [](FlaoKeep keep) {
     return [=](Device device, Size size, Values values) {
-      const Shape shape{size.batch, heads, size.n, head_dim};
+      const Shape shape{size.batch, size.heads, size.n, head_dim};
       const Tensor q = make_leaf(shape, device, values), k = make_leaf(shape, device, values),
                    v = make_leaf(shape, device, values), g = make_leaf(shape, device, values);
       const FlaoOptions options{.keep = keep};

@@ -122,29 +122,53 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
   }
 }
 
-Sample sample(double tokens, double batch) {
-  LaunchCounts counts = launch(1000 + 7 * tokens * batch + 2 * batch, 5 * tokens * batch);
-  counts[Count::mma_flops] = 3 * tokens;
-  counts[Count::gap_in_block] = tokens / 8;
-  return {tokens, batch, {counts, launch(64, 64)}};
+/// Two launches. The first is cut into parts of at most 512 tokens, at most four, and leaves 4
+/// bytes for each of its blocks, which the second reads.
+CallCounts cut(double tokens, double units) {
+  CallCounts counts{launch(0, 0), launch(0, 0)};
+  counts[0].blocks = units * std::min(4.0, std::ceil(tokens / 512));
+  counts[1].blocks = units;
+  return counts;
+}
+Sample sample(double tokens, double units) {
+  CallCounts counts = cut(tokens, units);
+  counts[0][Count::read_bytes] = 1000 + 7 * tokens * units + 2 * units + 3 * tokens;
+  counts[0][Count::written_bytes] = counts[1][Count::read_bytes] = 4 * counts[0].blocks;
+  counts[0][Count::sectors] = counts[0][Count::read_bytes] / 32;
+  counts[0][Count::mma_flops] = 3 * tokens;
+  counts[0][Count::gap_in_block] = tokens / 8;
+  return {tokens, units, counts};
 }
 
-TEST_CASE("predict: growth with tokens, and with the batch") {
-  const Growth by_tokens({sample(64, 12), sample(128, 12)});
-  const CallCounts there = by_tokens.at(32768, 12), counted = sample(32768, 12).counts;
-  const Growth by_both({sample(64, 1), sample(128, 1), sample(64, 2), sample(128, 2)});
-  const CallCounts from_small = by_both.at(32768, 12);
+void check_growth(const Growth& growth, double tokens, double units) {
+  REQUIRE(growth.knows(tokens, units, cut(tokens, units)));
+  const CallCounts grown = growth.at(tokens, units, cut(tokens, units)),
+                   counted = sample(tokens, units).counts;
   for (std::size_t launch = 0; launch < 2; ++launch) {
+    CHECK(grown[launch].blocks == counted[launch].blocks);
     for (std::size_t k = 0; k < counted[0].values.size(); ++k) {
-      CHECK(there[launch].values[k] == close(counted[launch].values[k]));
-      CHECK(from_small[launch].values[k] == close(counted[launch].values[k]));
+      CAPTURE(k);
+      CHECK(grown[launch].values[k] == doctest::Approx(counted[launch].values[k]).epsilon(1e-6));
     }
   }
-  CHECK(by_tokens.deviation_from(sample(192, 12)) < 1e-12);
-  CHECK(by_both.deviation_from(sample(192, 2)) < 1e-12);
 }
 
-TEST_CASE("predict: growth that is no line, and other kernels, are noticed") {
+TEST_CASE("predict: growth with tokens, units and blocks") {
+  const Growth whole({sample(64, 12), sample(128, 12)});  // one part each
+  check_growth(whole, 500, 12);
+  CHECK(whole.deviation_from(sample(192, 12)) < 1e-9);
+  CHECK_FALSE(whole.knows(2048, 12, cut(2048, 12)));  // four times the blocks, never seen
+  const Growth by_units({sample(64, 1), sample(128, 1), sample(64, 2), sample(128, 2)});
+  check_growth(by_units, 400, 144);
+  const Growth in_parts({sample(1024, 1), sample(1088, 1), sample(1280, 1), sample(1024, 2),
+                         sample(1088, 2), sample(1280, 2)});  // two parts, three, three
+  check_growth(in_parts, 32768, 144);
+  CHECK(in_parts.deviation_from(sample(1216, 2)) < 1e-9);
+  const Growth even({sample(512, 1), sample(1024, 1), sample(512, 2), sample(1024, 2)});
+  CHECK_FALSE(even.knows(32768, 144, cut(32768, 144)));  // blocks grow with tokens here, not there
+}
+
+TEST_CASE("predict: growth that is not as assumed, and other kernels, are noticed") {
   const Growth growth({sample(64, 12), sample(128, 12)});
   Sample third = sample(192, 12);
   third.counts[0][Count::written_bytes] *= 1.25;
@@ -155,18 +179,9 @@ TEST_CASE("predict: growth that is no line, and other kernels, are noticed") {
   third = sample(192, 12);
   third.counts[1].kernel = "another";
   CHECK(std::isinf(growth.deviation_from(third)));
+  CHECK_FALSE(growth.knows(192, 12, third.counts));
   expect_error([&] { Growth({sample(64, 12), third}); }, "growth", "different kernels");
-  expect_error([&] { Growth({sample(64, 12)}); }, "growth", "2 or 4 samples");
-  expect_error(
-      [&] {
-        Growth({sample(64, 12), sample(64, 12)});
-      },
-      "growth", "two numbers of tokens");
-  expect_error(
-      [&] {
-        Growth({sample(1, 2), sample(2, 2), sample(1, 2), sample(2, 2)});
-      },
-      "growth", "two batches");
+  expect_error([&] { Growth({sample(64, 12)}); }, "growth", "two samples or more");
 }
 
 TEST_CASE("predict: the least bytes of the largest rows") {
@@ -209,7 +224,8 @@ TEST_CASE("predict: act from counted launches") {
   const std::string text = as_text(ours), csv = as_csv(ours), html = as_html({ours});
   CHECK(text.find("predicted for H100") != std::string::npos);
   CHECK(text.find("ours_predicted") != std::string::npos);
-  CHECK(text.find("counted at n = 64, 80 and 96") != std::string::npos);
+  CHECK(text.find("counted at 144 x 64, 144 x 68, 144 x 80, and 144 x 76 tokens") !=
+        std::string::npos);
   CHECK(csv.find("n,ours_predicted,tr,to,toc,best_published,byte_limit\n") != std::string::npos);
   CHECK(csv.find("Left out: latency") != std::string::npos);
   CHECK(html.find("Left out: latency") != std::string::npos);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdio>
 #include <map>
+#include <mutex>
 #include <tuple>
 #include <unordered_map>
 
@@ -66,6 +67,7 @@ struct Sums {
   Counters counters;
   std::vector<LaunchRecord> launches;
   std::unordered_map<std::uintptr_t, Line> lines;  // by code, and whether shared
+  HostCalls calls;
 };
 
 Sums& sums() {
@@ -228,6 +230,19 @@ void add_transfer(const char* name, std::uint64_t read_bytes, std::uint64_t writ
   record.counters.unique_read_bytes = read_bytes;
   record.counters.unique_written_bytes = written_bytes;
   add_launch(std::move(record));
+}
+
+void count_call(HostCall call) {
+  const std::lock_guard guard(device_lock());
+  HostCalls& calls = sums().calls;
+  ++(call == HostCall::allocation ? calls.allocations
+     : call == HostCall::free     ? calls.frees
+                                  : calls.waits);
+}
+
+HostCalls host_calls() {
+  const std::lock_guard guard(device_lock());
+  return sums().calls;
 }
 
 Counters counters() {

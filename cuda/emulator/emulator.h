@@ -93,6 +93,15 @@ struct LaunchRecord {
 /// Launches since the last clear_counters(), in the order in which they ran.
 std::vector<LaunchRecord> launches();
 
+/// What the host asked for that makes it wait, or that no captured graph may contain.
+struct HostCalls {
+  std::uint64_t allocations = 0;  // cudaMalloc, cudaMallocHost, cudaHostAlloc
+  std::uint64_t frees = 0;        // cudaFree, cudaFreeHost
+  std::uint64_t waits = 0;  // for a stream, an event, the device, a copy from or to pageable memory
+};
+/// Since the last clear_counters().
+HostCalls host_calls();
+
 /// The traffic of one source line.
 struct LineTraffic {
   std::string file;

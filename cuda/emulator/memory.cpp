@@ -26,6 +26,14 @@ constexpr std::size_t round_up(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+/// Gives whole pages of [begin, end) back to the system; they read as zeros from now on.
+void drop_pages(const void* begin, const void* end) {
+  constexpr std::uintptr_t page = 4096;
+  const std::uintptr_t first = round_up(reinterpret_cast<std::uintptr_t>(begin), page);
+  const std::uintptr_t last = reinterpret_cast<std::uintptr_t>(end) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 /// Whether anybody looks at the shadow.
 bool is_watched() {
   return settings().run && settings().check;
@@ -56,14 +64,16 @@ std::string DeviceMemory::describe(std::size_t offset, std::size_t bytes, const 
 }
 
 bool DeviceMemory::find_room(std::size_t bytes, Room& room) {
-  if (top_ + bytes <= span) {
+  const auto fits = std::find_if(freed_.begin(), freed_.end(),
+                                 [&](const Room& freed) { return freed.bytes >= bytes; });
+  // A rehearsal takes much and touches nothing of it: it had better take the same again.
+  const bool again = fits != freed_.end() && (!settings().run || top_ + bytes > span);
+  if (!again && top_ + bytes > span) return false;
+  if (!again) {
     room = {top_, bytes};
     top_ += bytes;
     return true;
   }
-  const auto fits = std::find_if(freed_.begin(), freed_.end(),
-                                 [&](const Room& freed) { return freed.bytes >= bytes; });
-  if (fits == freed_.end()) return false;
   room = *fits;
   freed_.erase(fits);
   return true;
@@ -104,6 +114,8 @@ bool DeviceMemory::release(void* pointer) {
   const std::size_t pages = room.bytes - 2 * page;
   madvise(pointer, pages, MADV_DONTNEED);
   mprotect(pointer, pages, PROT_NONE);
+  drop_pages(touched_ + offset / sector, touched_ + (offset + pages) / sector);
+  drop_pages(moments_ + offset / sector, moments_ + (offset + pages) / sector);
   if (is_watched()) shadow_.forget(offset, pages);
   freed_.push_back(room);
   return true;

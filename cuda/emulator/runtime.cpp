@@ -116,6 +116,7 @@ cudaError_t cudaPeekAtLastError() {
 }
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  count_call(HostCall::allocation);
   const std::lock_guard guard(device_lock());
   *pointer = bytes == 0 ? nullptr : device_memory().allocate(bytes);
   return bytes == 0 || *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -123,6 +124,7 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
 
 cudaError_t cudaFree(void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
+  count_call(HostCall::free);
   const std::lock_guard guard(device_lock());
   finish_all_streams();
   if (device_memory().release(pointer)) return cudaPeekAtLastError();
@@ -131,6 +133,7 @@ cudaError_t cudaFree(void* pointer) {
 }
 
 cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
+  count_call(HostCall::allocation);
   const std::lock_guard guard(device_lock());
   constexpr std::size_t page = 4096;
   *pointer = std::aligned_alloc(page, (bytes + page) / page * page);
@@ -145,6 +148,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
 
 cudaError_t cudaFreeHost(void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
+  count_call(HostCall::free);
   const std::lock_guard guard(device_lock());
   finish_all_streams();
   if (pinned().erase(static_cast<const char*>(pointer)) == 0) return cudaErrorInvalidValue;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "count.h"
 #include "emulator.h"
 #include "runtime.h"
 #include "stream.h"
@@ -96,6 +97,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  count_call(HostCall::wait);
   finish_all_streams();
   return cudaPeekAtLastError();
 }
@@ -120,6 +122,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  count_call(HostCall::wait);
   finish_stream(stream);
   return cudaPeekAtLastError();
 }
@@ -158,6 +161,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  count_call(HostCall::wait);
   finish_event(*event);
   return cudaPeekAtLastError();
 }
