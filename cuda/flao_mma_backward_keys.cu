@@ -94,14 +94,17 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
     const uint4 old = to == 0 ? outlet.read(p.d_k, rows) : outlet.read(p.d_v, rows);
     Pieces left{room.raw(t, 1 - to), nullptr};
     if constexpr (encoded) {
-      const auto enter = [&](int input, const Encoding& x, const Rows& rows) {
-        if (rows.data == nullptr) return;
+      const auto enter = [&](int input, const Encoding& x, const Rows& source) {
+        if (source.data == nullptr) return;
         const Pieces pieces = entered<E, back_rows, back_threads>(
             x, room.raw(t, input), room.encoded(input), {room.turns(), found[input]}, part.head,
             token, part.end);
         if (input != to) left = pieces;
       };
       enter(0, p.k_encoding, p.k);
+      if (p.k.data == nullptr && p.k_encoding.kind != LrpeKind::none) {
+        find_all_turns<back_rows, back_threads>(p.k_encoding, room.turns(), part.head, token);
+      }
       enter(1, p.v_encoding, p.v);
       __syncthreads();
     }
