@@ -1,5 +1,5 @@
 // Gated linear attention by tensor cores, backward, the keys: d_v = k~ d_kv and d_k = v~ d_kv^T in
-// one pass. A block takes a part of a unit's keys, 16 at a time through three stages of shared
+// one pass. A block takes a part of a unit's keys, 16 at a time through four stages of shared
 // memory. One half of its warps keeps d_kv in registers, a strip of 16 columns each, and makes d_v,
 // the other half keeps the transposed and makes d_k. k and v are read once, gradients are written
 // once, or read, added to and written; bound by memory.
@@ -14,7 +14,7 @@ namespace on_cuda {
 namespace flao_mma {
 namespace {
 
-constexpr int stages = 3;
+constexpr int stages = 4;
 
 struct Keys {
   Rows k, v;  // null where no wanted gradient needs them
