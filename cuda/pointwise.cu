@@ -14,10 +14,9 @@ namespace on_cuda {
 
 namespace {
 
-template <class T>
+template <class T, int count>
 __global__ void __launch_bounds__(block_threads, 1)
     cast_groups(std::uint32_t n, Target out, const void* x, DType x_type) {
-  constexpr int count = group_size<T>;
   const std::int64_t group = std::int64_t{blockIdx.x} * block_threads + threadIdx.x;
   if (group * count >= n) return;
   T values[count];
@@ -30,19 +29,20 @@ __global__ void __launch_bounds__(block_threads, 1)
   store_group(out.data, out.dtype, group, n, values);
 }
 
-/// A cast between dense views; T holds the sum where the output is added to.
-template <class T>
+/// A cast between dense views, `count` elements a thread; T holds the sum where the output is added
+/// to.
+template <class T, int count>
 bool run_casts(const Queue& queue, const Grad& o, Pointwise f, const Operands& in,
                const Layout<4>& layout) {
   if (f != Pointwise::copy || in[0].is_scalar || layout.shape.size() != 1) return false;
   const View& x = in[0].view;
   const std::int64_t n = layout.shape[0];
   const bool dense = layout.strides[0][0] == 1 && layout.strides[1][0] == 1 &&
-                     on_group_border(o.view.data, o.view.dtype, group_size<T>) &&
-                     on_group_border(x.data, x.dtype, group_size<T>);
+                     on_group_border(o.view.data, o.view.dtype, count) &&
+                     on_group_border(x.data, x.dtype, count);
   const bool holds_sum = !o.add || compute_type(o.view.dtype) == dtype_of<T>;
   if (!dense || !holds_sum || n >= std::int64_t{1} << 31) return false;
-  run(queue, cast_groups<T>, blocks_for(n, block_threads * group_size<T>), block_threads, 0,
+  run(queue, cast_groups<T, count>, blocks_for(n, block_threads * count), block_threads, 0,
       static_cast<std::uint32_t>(n), Target{o.view.data, o.view.dtype, o.add}, x.data, x.dtype);
   return true;
 }
@@ -117,7 +117,12 @@ void pointwise(Grad o, Pointwise f, const Operands& in) {
       Layout<4>{o.view.shape, pointwise_strides(o.view, in, o.view.shape)}.merged();
   with_compute_type(pointwise_type(o.view, f, in), [&]<class T>(T) {
     if (run_vectors_of<T>(queue, o, f, in, layout)) return;
-    if (run_casts<T>(queue, o, f, in, layout)) return;
+    // Two elements a thread where the output is wider than T: neighbours fill whole sectors.
+    const bool widens = size_of(o.view.dtype) > sizeof(T);
+    if (widens ? run_casts<T, 2>(queue, o, f, in, layout)
+               : run_casts<T, group_size<T>>(queue, o, f, in, layout)) {
+      return;
+    }
     run_elements<T>(queue, o, f, in, layout);
   });
 }

@@ -39,7 +39,7 @@ TEST_CASE("traffic: pointwise functions and casts") {
     check_traffic(n, 2 * size, [&] { exp(a); });
     check_traffic(n, 2 * size, [&] { a.add_(1); });
     check_traffic(n, 3 * size, [&] { a.add_(b, 0.5); });
-    for (const DType other : {f32, bf16, i64, u8}) {
+    for (const DType other : {f64, f32, bf16, i64, u8}) {
       CAPTURE(to_string(other));
       const auto both = static_cast<double>(size_of(dtype) + size_of(other));
       if (other != dtype) check_traffic(n, both, [&] { a.to(other); });
