@@ -4,7 +4,7 @@
 // and by the block, and the total is carried on. Read and written once: bound by memory where there
 // are enough lines.
 //
-// sass sum_packed_lines: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 48; shared 64
+// sass sum_packed_lines: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 64; shared 64
 // sass sum_l(ong_lines|ines_aside): forbid LD.E ST.E; registers 48; shared 8256
 #include "pointwise.cuh"
 #include "quipu/ops/reduce_kernels.h"

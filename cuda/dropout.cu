@@ -5,7 +5,7 @@
 // Philox.
 //
 // sass drop_vectors: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 40; shared 0
-// sass drop_elements: forbid LD.E ST.E; registers 40; shared 0
+// sass drop_elements: forbid LD.E ST.E; registers 48; shared 0
 #include <cmath>
 
 #include "quipu/core/philox.h"

@@ -6,7 +6,7 @@
 // gradients, are read on the device.
 //
 // sass update_groups: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 80; shared 0
-// sass add_squares<4>: need LDG.E.128; forbid LD.E ST.E; registers 40; shared 64
+// sass add_squares<4>: need LDG.E.128; forbid LD.E ST.E; registers 48; shared 64
 // sass .: forbid LD.E ST.E; registers 80; shared 64
 #include <cmath>
 
