@@ -80,6 +80,8 @@ struct Sample {
 class Growth {
  public:
   explicit Growth(std::vector<Sample> samples);
+  /// Gaps grow with the size of a part, or their sum grows with the work: takes what fits this one.
+  void choose_gaps(const Sample& other);
   /// `cut` tells the kernels there, and into how many blocks the work is cut.
   CallCounts at(double tokens, double units, const CallCounts& cut) const;
   /// By how much the fit misses another sample: the largest share over the kinds that are sums.
@@ -93,6 +95,7 @@ class Growth {
   std::vector<double> weights(double tokens, double units, const CallCounts& cut) const;
 
   std::vector<Sample> samples_;
+  bool sums_of_gaps_ = false;
   // Terms that are not the sum of earlier ones, as columns of an orthogonal and a triangular
   // matrix.
   std::vector<std::size_t> used_;

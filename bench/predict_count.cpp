@@ -225,7 +225,9 @@ Fit fit_plan(Counter& counter, const Plan& plan) {
   std::vector<Sample> samples;
   for (const Size& size : plan.drawn_from) samples.push_back(counter.count(size));
   Fit fit{Growth(std::move(samples)), plan, 0};
-  fit.deviation = fit.growth->deviation_from(counter.count(plan.tried_on));
+  const Sample other = counter.count(plan.tried_on);
+  fit.growth->choose_gaps(other);
+  fit.deviation = fit.growth->deviation_from(other);
   return fit;
 }
 

@@ -168,6 +168,33 @@ TEST_CASE("predict: growth with tokens, units and blocks") {
   CHECK_FALSE(even.knows(32768, 144, cut(32768, 144)));  // blocks grow with tokens here, not there
 }
 
+TEST_CASE("predict: gaps that grow with a part, and gaps whose sum grows with the work") {
+  // A block asks for 100 sectors of its own and 10 for each of its tokens, and then again for 50.
+  const auto worked = [](double tokens, double units) {
+    Sample s = sample(tokens, units);
+    s.counts[0][Count::again_in_block] = 50 * s.counts[0].blocks;
+    s.counts[0][Count::gap_in_block] = 100 + 10 * tokens * units / s.counts[0].blocks;
+    return s;
+  };
+  const auto gap = [](const Growth& growth, double tokens, double units) {
+    return growth.at(tokens, units, cut(tokens, units))[0][Count::gap_in_block];
+  };
+  Growth sums({worked(1024, 1), worked(1088, 1), worked(1280, 1), worked(1024, 2), worked(1088, 2),
+               worked(1280, 2)});
+  sums.choose_gaps(worked(1216, 2));
+  CHECK(gap(sums, 32768, 144) == doctest::Approx(100 + 10 * 32768 / 4));
+  // A block reads its tokens, all of them, and then again.
+  const auto strip = [](double tokens) {
+    Sample s = sample(tokens, 1);
+    s.counts[0].blocks = 1;
+    s.counts[0][Count::again_in_block] = s.counts[0][Count::gap_in_block] = 4 * tokens;
+    return s;
+  };
+  Growth means({strip(1024), strip(1088), strip(1280)});
+  means.choose_gaps(strip(1216));
+  CHECK(gap(means, 32768, 1) == doctest::Approx(4 * 32768));
+}
+
 TEST_CASE("predict: growth that is not as assumed, and other kernels, are noticed") {
   const Growth growth({sample(64, 12), sample(128, 12)});
   Sample third = sample(192, 12);
