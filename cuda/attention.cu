@@ -1,10 +1,12 @@
-// Softmax attention: which kernels run. Forward is one kernel; backward finds the mean of each row,
-// the sum of o * d_o, in a pass that memory bounds, and then makes every gradient from the weights
-// that it finds again (attention_tiles.cuh), the gradients of keys and values by blocks of keys,
-// those of queries by blocks of queries, so that each element has one owner and no sum is shared.
+// Softmax attention: which kernels run. Forward is one kernel, by tensor cores where types and
+// sizes allow it (attention_mma_forward.cu); backward finds the mean of each row, the sum of o *
+// d_o, in a pass that memory bounds, and then makes every gradient from the weights that it finds
+// again (attention_tiles.cuh, attention_mma_backward.cu), the gradients of keys and values by
+// blocks of keys, those of queries by blocks of queries, so that each element has one owner and no
+// sum is shared.
 //
-// sass find_means: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 40
-#include "attention.cuh"
+// sass find_means: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 56
+#include "attention_mma.cuh"
 #include "quipu/core/error.h"
 #include "runtime/run.h"
 
@@ -41,6 +43,7 @@ __global__ void __launch_bounds__(block_threads)
                                static_cast<int>(head % a.key_heads)};
     const int row = static_cast<int>(line - head * a.rows);
     const std::int64_t from = place.query(a, o, row), up_from = place.query(a, a.d_o, row);
+#pragma unroll 1
     for (int c = static_cast<int>(threadIdx.x % row_team) * count; c < a.e;
          c += static_cast<int>(row_team) * count) {
       T out[count], up[count];
@@ -92,6 +95,9 @@ void forward_as(const AttentionInputs& in, const View& o, const View& lse) {
   Attention<T> a = attention_of<T>(in, o.size(3));
   a.out = AttentionView(o);
   a.lse = lse.defined ? lse.as<T>() : nullptr;
+  if constexpr (std::is_same_v<T, float>) {
+    if (attend_by_fragments(in.q, a, key_heads_of(in))) return;
+  }
   attend_by_tiles(in.q, a, key_heads_of(in), AttentionPass::forward);
 }
 
@@ -121,6 +127,9 @@ void backward_as(const AttentionInputs& in, const View& o, const View& lse, cons
   if (mean.defined) {
     run_means(in.q, a, o, heads * a.rows, mean.as<T>());
     a.mean = mean.as<T>();
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (differentiate_by_fragments(in.q, a, d, heads)) return;
   }
   const auto make = [&](const Grad& g, AttentionPass pass) {
     if (!g.wanted() || g.view.numel() == 0) return;

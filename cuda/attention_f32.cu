@@ -1,7 +1,12 @@
 // The passes of attention that compute in f32; attention_tiles.cuh tells how.
 //
-// sass attend_tiles: need LDG.E.128 LDS.128 STG.E.128 BAR.SYNC; forbid STL LDL LD.E$ ST.E$;
-// registers 128
+// sass attend_tiles: need LDG.E.128 LDS.128 STG.E.128 BAR.SYNC; forbid STL LDL LD.E$ ST.E$
+//
+// sass attend_tiles<float,1,: registers 128
+//
+// sass attend_tiles<float,2,.*Pass.[03]>: registers 128
+//
+// sass attend_tiles<float,2,.*Pass.[12]>: registers 168
 #include "attention_tiles.cuh"
 
 namespace quipu::on_cuda {

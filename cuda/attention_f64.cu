@@ -9,7 +9,7 @@ namespace quipu::on_cuda {
 template <>
 void attend_by_tiles<double>(const View& on, const Attention<double>& a, std::int64_t heads,
                              AttentionPass pass) {
-  attention_tiles::run_pass<double, 2>(on, a, heads, pass);
+  attention_tiles::run_pass<double, 1>(on, a, heads, pass);
 }
 
 }  // namespace quipu::on_cuda

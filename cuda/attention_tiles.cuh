@@ -60,56 +60,122 @@ struct Window {
   int wanted;            // columns of the tile that anyone reads
 };
 
-template <bool of_queries, int width, class E, class T>
-__device__ __forceinline__ void load_packed(T* tile, int pitch, const Attention<T>& a,
-                                            const AttentionPlace& place, const AttentionView& x,
-                                            const Window& w) {
-  using Chunk = Packed<T, E>;
-  constexpr int pieces = width / Chunk::count, lanes = Vector<T>::count;
-  for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
-    const int row = i / pieces, column = i % pieces * Chunk::count;
-    if (column >= w.wanted) continue;
-    T values[Chunk::count] = {};
-    if (w.first + row < w.end && w.column + column < w.features) {
-      Chunk::load(x.data, x.dtype, place.start<of_queries>(a, x, w.first + row) + w.column + column,
-                  values);
+/// A vector's worth of neighbours in a row of elements of type E: 16 bytes, or 8 where E is
+/// reduced.
+template <class T, class E>
+struct Neighbours {
+  static constexpr int count = Vector<T>::count;
+  struct alignas(count * sizeof(E)) Elements {
+    E elements[count];
+  };
+  __device__ __forceinline__ static Vector<T> load(const AttentionView& x, std::int64_t at, int) {
+    const Elements pack = static_cast<const Elements*>(x.data)[at / count];
+    Vector<T> v;
+#pragma unroll
+    for (int j = 0; j < count; ++j) v.values[j] = converted<T>(pack.elements[j]);
+    return v;
+  }
+  __device__ __forceinline__ static void put(const AttentionView& x, std::int64_t at, int,
+                                             const Vector<T>& v, bool add) {
+    Elements& place = static_cast<Elements*>(x.data)[at / count];
+    Vector<T> old = {};
+    if (add) old = load(x, at, count);
+    Elements pack;
+#pragma unroll
+    for (int j = 0; j < count; ++j) {
+      pack.elements[j] = converted<E>(add ? old.values[j] + v.values[j] : v.values[j]);
     }
+    place = pack;
+  }
+};
+
+/// The same with any strides, `left` of them at most.
+template <class T>
+struct Apart {
+  static constexpr int count = Vector<T>::count;
+  __device__ __forceinline__ static Vector<T> load(const AttentionView& x, std::int64_t at,
+                                                   int left) {
+    Vector<T> v = {};
 #pragma unroll
-    for (int j = 0; j < Chunk::count; j += lanes) {
-      Vector<T> v;
+    for (int j = 0; j < count; ++j) {
+      if (j < left) v.values[j] = load_element(x, at + j * x.step);
+    }
+    return v;
+  }
+  __device__ __forceinline__ static void put(const AttentionView& x, std::int64_t at, int left,
+                                             const Vector<T>& v, bool add) {
+    for (int j = 0; j < min(count, left); ++j) {
+      T value = v.values[0];
 #pragma unroll
-      for (int l = 0; l < lanes; ++l) v.values[l] = values[j + l];
-      put_vector(tile, row * pitch + column + j, v);
+      for (int l = 1; l < count; ++l) value = l == j ? v.values[l] : value;
+      put_element(x.data, x.dtype, at + j * x.step, value, add);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static T load_element(const AttentionView& x, std::int64_t at) {
+    if constexpr (std::is_same_v<T, double>) {
+      return static_cast<const double*>(x.data)[at];
+    } else {
+      switch (x.dtype) {
+        case DType::f32: return static_cast<const float*>(x.data)[at];
+        case DType::bf16: return converted<T>(static_cast<const __nv_bfloat16*>(x.data)[at]);
+        default: return converted<T>(static_cast<const __half*>(x.data)[at]);
+      }
+    }
+  }
+};
+
+/// Calls f with how the elements of a view are accessed. All threads take one branch.
+template <class T, class F>
+__device__ __forceinline__ void with_access(const AttentionView& x, F f) {
+  if (!x.packed || compute_type(x.dtype) != dtype_of<T>) return f(Apart<T>{});
+  if constexpr (std::is_same_v<T, double>) {
+    f(Neighbours<T, double>{});
+  } else {
+    switch (x.dtype) {
+      case DType::f32: return f(Neighbours<T, float>{});
+      case DType::bf16: return f(Neighbours<T, __nv_bfloat16>{});
+      default: return f(Neighbours<T, __half>{});
     }
   }
 }
 
-/// `width` columns of 64 rows.
+/// Up to `width` columns of 64 rows.
 template <bool of_queries, int width, class T>
 __device__ __forceinline__ void load_tile(T* tile, int pitch, const Attention<T>& a,
                                           const AttentionPlace& place, const AttentionView& x,
                                           const Window& w) {
-  if (x.packed) {
-    if constexpr (std::is_same_v<T, double>) {
-      return load_packed<of_queries, width, double>(tile, pitch, a, place, x, w);
-    } else {
-      switch (x.dtype) {
-        case DType::f32: return load_packed<of_queries, width, float>(tile, pitch, a, place, x, w);
-        case DType::bf16:
-          return load_packed<of_queries, width, __nv_bfloat16>(tile, pitch, a, place, x, w);
-        default: return load_packed<of_queries, width, __half>(tile, pitch, a, place, x, w);
+  constexpr int lanes = Vector<T>::count, pieces = width / lanes;
+  with_access<T>(x, [&](auto access) {
+#pragma unroll 2
+    for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
+      const int row = w.first + i / pieces, column = i % pieces * lanes;
+      if (column >= w.wanted) continue;
+      Vector<T> v = {};
+      const int left = w.features - w.column - column;
+      if (row < w.end && left > 0) {
+        v = access.load(x, place.start<of_queries>(a, x, row) + (w.column + column) * x.step, left);
       }
+      put_vector(tile, i / pieces * pitch + column, v);
     }
-  }
-  for (int i = static_cast<int>(threadIdx.x); i < side * width; i += block_threads) {
-    const int row = i / width, column = i % width;
-    T value(0);
-    if (w.first + row < w.end && w.column + column < w.features) {
-      const std::int64_t at = place.start<of_queries>(a, x, w.first + row);
-      value = load_element<T>(x.data, x.dtype, at + (w.column + column) * x.step);
+  });
+}
+
+/// A tile of `width` columns into the output, (=|+=).
+template <bool of_queries, int width, class T>
+__device__ __forceinline__ void put_tile(const T* tile, const Attention<T>& a,
+                                         const AttentionPlace& place, const Window& w) {
+  constexpr int lanes = Vector<T>::count, pieces = width / lanes;
+  with_access<T>(a.out, [&](auto access) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
+      const int row = w.first + i / pieces, column = i % pieces * lanes;
+      if (row >= w.end || column >= w.wanted) continue;
+      access.put(a.out, place.start<of_queries>(a, a.out, row) + (w.column + column) * a.out.step,
+                 w.wanted - column, vector_at(tile, i / pieces * width + column), a.add);
     }
-    tile[row * pitch + column] = value;
-  }
+  });
 }
 
 /// What a thread has of a tile: rows y, y + 16, ... and columns x, x + 16, ...
@@ -125,7 +191,7 @@ __device__ __forceinline__ void add_features(Scores<T>& s, const T* own, const T
                                              int features) {
   constexpr int lanes = Vector<T>::count, pitch = Sizes<T, 1>::depth_pitch;
   const Corner at;
-#pragma unroll 2
+#pragma unroll 1
   for (int c = 0; c < features; c += lanes) {
     Vector<T> left[strip], right[strip];
 #pragma unroll
@@ -144,12 +210,14 @@ __device__ __forceinline__ void add_features(Scores<T>& s, const T* own, const T
   }
 }
 
-/// result += weights values, over the first `count` of the other side.
+/// result += weights values, over the first `count` of the other side and the first columns.
 template <class T, int vectors>
 __device__ __forceinline__ void add_values(T (&result)[strip][Sizes<T, vectors>::lanes * vectors],
-                                           const T* weights, const T* values, int count) {
+                                           const T* weights, const T* values, int count,
+                                           int columns) {
   using S = Sizes<T, vectors>;
   const Corner at;
+  if (at.x * S::lanes >= columns) return;
   for (int k = 0; k < count; k += S::lanes) {
     Vector<T> left[strip];
 #pragma unroll
@@ -208,23 +276,14 @@ struct Online {
   }
 };
 
-/// 16 bytes' worth of numbers into an output, (=|+=).
-template <class T>
-__device__ __forceinline__ void put_numbers(const AttentionView& out, std::int64_t at, int left,
-                                            const T (&values)[Vector<T>::count], bool add) {
-  constexpr int lanes = Vector<T>::count;
-  if (out.packed && out.dtype == dtype_of<T>) {
-    if (left > 0) Packed<T, T>::put(out.data, out.dtype, at, values, add);
-    return;
-  }
-#pragma unroll
-  for (int l = 0; l < lanes; ++l) {
-    if (l < left) put_element(out.data, out.dtype, at + l * out.step, values[l], add);
-  }
-}
+/// Blocks that a multiprocessor shall have registers for.
+template <class T, int vectors, AttentionPass pass>
+inline constexpr int blocks_at_once = sizeof(T) == 4 && (vectors == 1 || !goes_through_scores(pass))
+                                          ? 2
+                                          : 1;
 
 template <class T, int vectors, AttentionPass pass>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, blocks_at_once<T, vectors, pass>)
     attend_tiles(Attention<T> a, int tiles, int chunks) {
   using S = Sizes<T, vectors>;
   constexpr bool of_queries = is_of_queries(pass), through_scores = goes_through_scores(pass);
@@ -264,50 +323,55 @@ __global__ void __launch_bounds__(block_threads)
     if constexpr (of_queries) look_up(i, first + corner.y + i * team);
   }
 
+  const int features = through_scores ? a.d : a.e;                                // of the result
+  const int columns = vectors == 1 ? features - chunk * S::columns : S::columns;  // of the block
   bool is_first = true;
   for (int from = 0; from < other_end; from += side) {
     if (!of_queries && a.most_keys(from, from + side) <= first) continue;  // the whole block
     const int count = min(side, other_end - from);
     const auto add_product = [&](Scores<T>& s, T* kept, const AttentionView& mine,
-                                 const AttentionView& theirs, int features, auto with_first) {
-      for (int c = 0; c < features; c += S::depth) {
+                                 const AttentionView& theirs, int depth) {
+#pragma unroll 1
+      for (int c = 0; c < depth; c += S::depth) {
         __syncthreads();
-        if (is_first || features > S::depth) {
+        if (is_first || depth > S::depth) {
           load_tile<of_queries, S::depth>(kept, S::depth_pitch, a, place, mine,
-                                          {first, own_end, c, features, features - c});
+                                          {first, own_end, c, depth, depth - c});
         }
         load_tile<!of_queries, S::depth>(other, S::depth_pitch, a, place, theirs,
-                                         {from, from + count, c, features, features - c});
-        if (c == 0) with_first();
+                                         {from, from + count, c, depth, depth - c});
         __syncthreads();
-        add_features(s, kept, other, min(S::depth, features - c));
+        add_features(s, kept, other, min(S::depth, depth - c));
       }
     };
-    const AttentionView& source = pass == AttentionPass::forward ? a.v
-                                  : pass == AttentionPass::d_q   ? a.k
-                                  : pass == AttentionPass::d_k   ? a.q
-                                                                 : a.d_o;
-    const auto load_values = [&] {
+    const auto load_values = [&](const AttentionView& source) {
+      __syncthreads();
       load_tile<!of_queries, S::columns>(
           values, S::columns, a, place, source,
-          {from, from + count, chunk * S::columns, through_scores ? a.d : a.e, S::columns});
+          {from, from + count, chunk * S::columns, features, columns});
     };
-    Scores<T> s = {};
-    add_product(s, own, of_queries ? a.q : a.k, of_queries ? a.k : a.q, a.d, load_values);
-    if (a.d == 0) {
-      __syncthreads();
-      load_values();
-    }
-    Scores<T> d_s = {};
-    if constexpr (through_scores) {
-      add_product(d_s, own_second, of_queries ? a.d_o : a.v, of_queries ? a.v : a.d_o, a.e, [] {});
+    Scores<T> s = {}, d_s = {};
+    if constexpr (pass == AttentionPass::forward) {
+      load_values(a.v);
+      add_product(s, own, a.q, a.k, a.d);
+    } else if constexpr (pass == AttentionPass::d_q) {
+      load_values(a.k);
+      add_product(d_s, own_second, a.d_o, a.v, a.e);
+      add_product(s, own, a.q, a.k, a.d);
+    } else if constexpr (pass == AttentionPass::d_k) {
+      load_values(a.q);
+      add_product(d_s, own_second, a.v, a.d_o, a.e);
+      add_product(s, own, a.k, a.q, a.d);
+    } else {
+      load_values(a.d_o);
+      add_product(s, own, a.k, a.q, a.d);
     }
     is_first = false;
     if constexpr (!of_queries) {
 #pragma unroll
       for (int j = 0; j < strip; ++j) look_up(j, from + corner.x + j * team);
     }
-    __syncthreads();  // weights take the place of the other side
+    __syncthreads();  // weights take the place of the other side, and values are there
 #pragma unroll
     for (int i = 0; i < strip; ++i) {
 #pragma unroll
@@ -317,6 +381,7 @@ __global__ void __launch_bounds__(block_threads)
         const bool attends = key < limits[row];
         if constexpr (pass == AttentionPass::forward) {
           s[i][j] = attends ? s[i][j] * a.scale : nothing;
+          if (first + i * team >= own_end) s[i][j] = T(0);  // rows that are not there
         } else {
           s[i][j] = attends ? std::exp(s[i][j] * a.scale - lse[row]) : T(0);
           if constexpr (through_scores) {
@@ -324,7 +389,7 @@ __global__ void __launch_bounds__(block_threads)
           }
         }
       }
-      if constexpr (pass == AttentionPass::forward) {
+      if (pass == AttentionPass::forward && first + i * team < own_end) {  // the whole block
         const T shrink = online.weigh(i, s[i]);
 #pragma unroll
         for (int c = 0; c < S::lanes * vectors; ++c) result[i][c] *= shrink;
@@ -335,9 +400,10 @@ __global__ void __launch_bounds__(block_threads)
       }
     }
     __syncwarp();
-    add_values<T, vectors>(result, other, values, count);
+    add_values<T, vectors>(result, other, values, count, columns);
   }
 
+  __syncthreads();  // the result takes the place of the values
 #pragma unroll
   for (int i = 0; i < strip; ++i) {
     const int row = first + corner.y + i * team;
@@ -349,22 +415,23 @@ __global__ void __launch_bounds__(block_threads)
             limits[i] > 0 ? online.largest[i] + std::log(sum) : nothing;
       }
     }
-    if (row >= own_end) continue;
-    const std::int64_t start = place.start<of_queries>(a, a.out, row);
 #pragma unroll
     for (int u = 0; u < vectors; ++u) {
-      T numbers[S::lanes];
+      Vector<T> numbers;
 #pragma unroll
       for (int l = 0; l < S::lanes; ++l) {
-        T& number = result[i][u * S::lanes + l];
+        T number = result[i][u * S::lanes + l];
         if constexpr (pass == AttentionPass::forward) number = limits[i] > 0 ? number / sum : T(0);
-        numbers[l] = through_scores ? number * a.scale : number;
+        numbers.values[l] = through_scores ? number * a.scale : number;
       }
-      const int column = chunk * S::columns + (u * team + corner.x) * S::lanes;
-      put_numbers(a.out, start + column * a.out.step, (through_scores ? a.d : a.e) - column,
-                  numbers, a.add);
+      put_vector(values, (corner.y + i * team) * S::columns + (u * team + corner.x) * S::lanes,
+                 numbers);
     }
   }
+  __syncthreads();
+  put_tile<of_queries, S::columns>(
+      values, a, place,
+      {first, own_end, chunk * S::columns, features, features - chunk * S::columns});
 }
 
 template <class T, int vectors, AttentionPass pass>

@@ -1,100 +1,28 @@
 #pragma once
 // Softmax along lines (columns or rows) that the threads of a block share. A thread holds a part of
-// S lines side by side, which columns of 16 bytes are, or of one. LineTeam tells which threads work
-// on which lines and folds what they hold; OnlineLines keeps the largest entry, the sum of
-// e^(x - largest) and, if wanted, the mean of weights under the softmax, while entries come in any
-// number of batches; where lines are cut into parts, these wait in memory and are merged in order.
-// All orders are fixed by the shape of the block: same bits on every run.
+// S lines side by side, which columns of 16 bytes are, or of one. OnlineLines keeps the largest
+// entry, the sum of e^(x - largest) and, if wanted, the mean of weights under the softmax, while
+// entries come in any number of batches; where lines are cut into parts, these wait in memory and
+// are merged in order. All orders are fixed by the shape of the block: same bits on every run.
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
-#include "block.cuh"
+#include "line_team.cuh"
+#include "ptx.h"
 
 namespace quipu::on_cuda {
-
-/// What elements of type E are computed in.
-template <class E>
-using ComputeOf = std::conditional_t<is_reduced_v<E>, float, E>;
 
 /// e^x for x <= 0, as exact as elements of type E can show.
 template <class E>
 __device__ __forceinline__ ComputeOf<E> exp_below(ComputeOf<E> x) {
   if constexpr (is_reduced_v<E>) {
-    return __expf(x);
+    return ptx::exp2_flushed(x * 1.4426950408889634f);
   } else {
     return std::exp(x);
   }
 }
-
-/// Who works on which line. A block has whole warps.
-struct LineTeam {
-  unsigned lines;                 // positions side by side in a block
-  unsigned members;               // threads of each
-  unsigned line, member;          // of this thread
-  unsigned lanes_from, lanes_to;  // threads of one line in a warp differ in these bits
-  bool across_warps;
-
-  /// Columns: `count` positions side by side, a power of two up to 32; neighbouring threads are on
-  /// neighbouring positions.
-  __device__ __forceinline__ static LineTeam columns(unsigned count) {
-    const int bits = __ffs(static_cast<int>(count)) - 1;
-    return {count, blockDim.x >> bits, threadIdx.x & (count - 1), threadIdx.x >> bits,
-            count, warp_size,          blockDim.x > warp_size};
-  }
-  /// Rows: `count` neighbouring threads to each, a power of two up to 32 or the whole block.
-  __device__ __forceinline__ static LineTeam rows(unsigned count) {
-    if (count > warp_size) return {1, count, 0, threadIdx.x, 1, warp_size, true};
-    const int bits = __ffs(static_cast<int>(count)) - 1;
-    return {
-        blockDim.x >> bits, count, threadIdx.x >> bits, threadIdx.x & (count - 1), 1, count, false};
-  }
-
-  /// Numbers that a fold of S values of each thread needs in shared memory.
-  __host__ __device__ static constexpr unsigned room(unsigned threads, unsigned count, int s) {
-    return threads / warp_size * count * static_cast<unsigned>(s);
-  }
-
-  /// Folds the s-th values of all members of a line, for each s; all of them have the result. All
-  /// threads of the block come here. `place` is shared: room(blockDim.x, lines, S) numbers, which
-  /// the fold after this one must not use. Rows in warps of their own need none.
-  template <int S, class T, class Combine>
-  __device__ __forceinline__ void fold(T (&values)[S], T* place, Combine combine) const {
-    for (unsigned lanes = lanes_from; lanes < lanes_to; lanes *= 2) {
-      for (int s = 0; s < S; ++s) {
-        values[s] = combine(values[s], __shfl_xor_sync(all_lanes, values[s], lanes));
-      }
-    }
-    if (!across_warps) return;
-    const unsigned warps = blockDim.x / warp_size, warp = threadIdx.x / warp_size;
-    const unsigned width = lines * S;
-    if (threadIdx.x % warp_size < lines) {
-      for (int s = 0; s < S; ++s) place[warp * width + s * lines + line] = values[s];
-    }
-    __syncthreads();
-    for (unsigned i = threadIdx.x; i < width; i += blockDim.x) {
-      T total = place[i];
-      for (unsigned w = 1; w < warps; ++w) total = combine(total, place[w * width + i]);
-      place[i] = total;
-    }
-    __syncthreads();
-    for (int s = 0; s < S; ++s) values[s] = place[s * lines + line];
-  }
-};
-
-struct Larger {
-  template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const {
-    return max(a, b);  // NaN loses; the sums will have it
-  }
-};
-struct Plus {
-  template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const {
-    return a + b;
-  }
-};
 
 /// -infinity minus itself would be no number.
 template <class T>

@@ -68,14 +68,14 @@ __device__ __forceinline__ void gate(const float (&product)[2][4], Act act, int 
 
 /// Rows of a tile go where they belong.
 template <int count>
-__device__ __forceinline__ void deliver(const unsigned* from, uint4* rows, std::int64_t step,
-                                        int first, int end, int features) {
+__device__ __forceinline__ void deliver(const unsigned* from, const Rows& to, int start, int rows,
+                                        int features) {
   constexpr int vectors = widest / 8;
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += threads) {
     const int row = i / vectors, vector = i % vectors;
-    if (first + row >= end || vector * 8 >= features) continue;
-    rows[(first + row) * step + vector] =
+    if (row >= rows || vector * 8 >= features) continue;
+    to.data[start + row * to.step[2] + vector] =
         reinterpret_cast<const uint4*>(from)[row * (pitch / 4) + vector];
   }
 }
@@ -92,12 +92,13 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
   const auto fetch_stage = [&](int t) {
     const int rows = part.end - part.first - t * R::rows;
     if (t < tiles) {
-      q_source.fetch(room.q(t), p.q.step[2], rows, p.q_encoding.features);
-      g_source.fetch(room.g(t), p.g.step[2], rows, e);
+      q_source.fetch(room.q(t), p.q, rows, p.q_encoding.features);
+      g_source.fetch(room.g(t), p.g, rows, e);
     }
     ptx::copy_commit();
   };
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
   unsigned* const qkv = p.qkv.data != nullptr ? room.qkv() : nullptr;
   const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
   Strip<encoded> kv;
@@ -122,9 +123,10 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
       gate<E>(product, encoded ? p.g_act : Act::none, strip, e, row, room.g(t), qkv, found);
     }
     __syncthreads();
-    deliver<R::rows>(room.g(t), part.rows(p.o), p.o.step[2], token, part.end, e);
+    const int done = t * R::rows, rows = part.end - token;
+    deliver<R::rows>(room.g(t), p.o, part.start(p.o) + done * p.o.step[2], rows, e);
     if (qkv != nullptr) {
-      deliver<R::rows>(qkv, part.rows(p.qkv), p.qkv.step[2], token, part.end, e);
+      deliver<R::rows>(qkv, p.qkv, part.start(p.qkv) + done * p.qkv.step[2], rows, e);
     }
   }
 }

@@ -33,10 +33,12 @@ struct Rows {
     if (!v.defined) return;
     data = v.as<uint4>();
     const auto width = static_cast<std::int64_t>(16 / size_of(v.dtype));
-    for (int d = 0; d < 3; ++d) step[d] = v.size(d) == 1 ? 0 : v.stride(d) / width;
+    for (int d = 0; d < 3; ++d) {
+      step[d] = v.size(d) == 1 ? 0 : static_cast<int>(v.stride(d) / width);
+    }
   }
   uint4* data = nullptr;
-  std::int64_t step[3] = {};  // in vectors of 16 bytes
+  int step[3] = {};  // in vectors of 16 bytes
 };
 
 /// Where gradients go, in the type of the input or in f32.
@@ -71,8 +73,9 @@ struct Part {
   __device__ __forceinline__ int tiles(int rows) const {
     return first < end ? (end - first + rows - 1) / rows : 0;
   }
-  __device__ __forceinline__ uint4* rows(const Rows& x) const {
-    return x.data + entry * x.step[0] + head * x.step[1];
+  /// Where the part's rows begin, in vectors.
+  __device__ __forceinline__ int start(const Rows& x) const {
+    return entry * x.step[0] + head * x.step[1] + first * x.step[2];
   }
   int unit, part, entry, head, first, end;
 };
@@ -154,17 +157,17 @@ template <int count, int threads>
 class Source {
  public:
   __device__ __forceinline__ Source(const Rows& x, const Part& part)
-      : next_(part.rows(x) + (part.first + row()) * x.step[2] + vector()) {}
+      : next_(part.start(x) + row() * x.step[2] + vector()) {}
 
-  /// The next tile begins to arrive. It has so many rows, `step` apart; zeros follow.
-  __device__ __forceinline__ void fetch(unsigned* tile, std::int64_t step, int rows, int features) {
+  /// The next tile begins to arrive. It has so many rows; zeros follow.
+  __device__ __forceinline__ void fetch(unsigned* tile, const Rows& x, int rows, int features) {
 #pragma unroll
     for (int i = 0; i < count; i += rows_at_once) {
       if (row() + i >= count || vector() * 8 >= features) continue;
-      ptx::copy_async<16>(tile + (row() + i) * pitch + vector() * 4, next_ + i * step,
+      ptx::copy_async<16>(tile + (row() + i) * pitch + vector() * 4, x.data + next_ + i * x.step[2],
                           row() + i < rows);
     }
-    next_ += count * step;
+    next_ += count * x.step[2];
   }
 
  private:
@@ -175,7 +178,7 @@ class Source {
   __device__ __forceinline__ static int vector() {
     return static_cast<int>(threadIdx.x) % vectors;
   }
-  const uint4* next_;
+  int next_;  // in vectors
 };
 
 /// The largest number of a row of a tile and the sum of exponentials below it, by a warp.
@@ -474,10 +477,14 @@ struct OuterSum {
 
 // ---- on the host ----
 
-/// Whether the kernels have such rows: dense, on 16-byte borders, so many features.
+/// Whether rows are dense, on 16-byte borders, and not too far from each other.
+inline bool takes_layout(const View& v) {
+  std::int64_t reach = 0;
+  for (int d = 0; d < 3; ++d) reach += (v.size(d) - 1) * std::abs(v.stride(d));
+  return has_packed_rows(v, 3) && reach < std::int64_t{1} << 32;
+}
 inline bool takes_rows(const View& v, DType dtype) {
-  return !v.defined ||
-         (v.dtype == dtype && v.size(3) % 16 == 0 && v.size(3) <= widest && has_packed_rows(v, 3));
+  return !v.defined || (v.dtype == dtype && v.size(3) % 16 == 0 && takes_layout(v));
 }
 inline bool takes_encodings(const FlaoEncodings& encodings) {
   for (const RowEncoding* x : {&encodings.q, &encodings.k, &encodings.v, &encodings.g}) {
@@ -488,8 +495,8 @@ inline bool takes_encodings(const FlaoEncodings& encodings) {
 /// Whether sizes fit into the kernels' numbers, and there is anything to do.
 inline bool takes_sizes(const FlaoSizes& s) {
   constexpr std::int64_t most = std::int64_t{1} << 30;
-  return s.width > 0 && s.width <= widest && s.e > 0 && s.units > 0 && s.n > 0 && s.m > 0 &&
-         s.n < most && s.m < most && s.units * std::max(s.n, s.m) / 64 < most;
+  return s.width > 0 && s.width <= widest && s.e > 0 && s.e <= widest && s.units > 0 && s.n > 0 &&
+         s.m > 0 && s.n < most && s.m < most && s.units * std::max(s.n, s.m) / 64 < most;
 }
 
 inline bool is_plain(const RowEncoding& x) {

@@ -108,44 +108,46 @@ class Outlet {
  public:
   __device__ __forceinline__ Outlet(const GradRows& g, const Part& part, int features) {
     if (g.data == nullptr || vector() * 8 >= features) return;
-    place_ = part.rows(g) + (part.first + row()) * g.step[2] + vector() * (g.wide ? 2 : 1);
+    place_ = part.start(g) + row() * g.step[2] + vector() * (g.wide ? 2 : 1);
+    active_ = true;
   }
 
   /// What is there already, to be read early. The tile has so many rows.
   __device__ __forceinline__ uint4 read(const GradRows& g, int rows) const {
-    const bool reads = g.add && !g.wide && place_ != nullptr && row() < rows;
-    return reads ? place_[0] : make_uint4(0u, 0u, 0u, 0u);
+    const bool reads = g.add && !g.wide && active_ && row() < rows;
+    return reads ? g.data[place_] : make_uint4(0u, 0u, 0u, 0u);
   }
 
   __device__ __forceinline__ void put(const GradRows& g, int rows, const GradTile& tile,
                                       const uint4& old) {
-    if (place_ == nullptr || row() >= rows) return;
+    if (!active_ || row() >= rows) return;
     const uint4 even = reinterpret_cast<const uint4*>(tile.even)[row() * (pitch / 4) + vector()];
     const uint4 odd = reinterpret_cast<const uint4*>(tile.odd)[row() * (pitch / 4) + vector()];
     if (g.wide) {
-      put_wide(g.add, even, odd);
+      put_wide(g, even, odd);
     } else {
       const auto sum = [&](unsigned first, unsigned second, unsigned there) {
         const float2 before = unpacked<E>(there);
         const float a = __uint_as_float(first), b = __uint_as_float(second);
         return g.add ? packed<E>(before.x + a, before.y + b) : packed<E>(a, b);
       };
-      place_[0] = make_uint4(sum(even.x, odd.x, old.x), sum(even.y, odd.y, old.y),
-                             sum(even.z, odd.z, old.z), sum(even.w, odd.w, old.w));
+      g.data[place_] = make_uint4(sum(even.x, odd.x, old.x), sum(even.y, odd.y, old.y),
+                                  sum(even.z, odd.z, old.z), sum(even.w, odd.w, old.w));
     }
     place_ += back_rows * g.step[2];
   }
 
  private:
-  __device__ __forceinline__ void put_wide(bool add, const uint4& even, const uint4& odd) const {
-    float4* const to = reinterpret_cast<float4*>(place_);
+  __device__ __forceinline__ void put_wide(const GradRows& g, const uint4& even,
+                                           const uint4& odd) const {
+    float4* const to = reinterpret_cast<float4*>(g.data);
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    const float4 p = add ? to[0] : zero, q = add ? to[1] : zero;
+    const float4 p = g.add ? to[place_] : zero, q = g.add ? to[place_ + 1] : zero;
     const auto value = [](unsigned bits) { return __uint_as_float(bits); };
-    to[0] = make_float4(p.x + value(even.x), p.y + value(odd.x), p.z + value(even.y),
-                        p.w + value(odd.y));
-    to[1] = make_float4(q.x + value(even.z), q.y + value(odd.z), q.z + value(even.w),
-                        q.w + value(odd.w));
+    to[place_] = make_float4(p.x + value(even.x), p.y + value(odd.x), p.z + value(even.y),
+                             p.w + value(odd.y));
+    to[place_ + 1] = make_float4(q.x + value(even.z), q.y + value(odd.z), q.z + value(even.w),
+                                 q.w + value(odd.w));
   }
   __device__ __forceinline__ static int row() {
     return static_cast<int>(threadIdx.x) % (back_threads / 2) / (widest / 8);
@@ -154,13 +156,13 @@ class Outlet {
     return static_cast<int>(threadIdx.x) % (widest / 8);
   }
 
-  uint4* place_ = nullptr;  // nowhere
+  int place_ = 0;  // in vectors
+  bool active_ = false;
 };
 
 /// Whether gradients can go there.
 inline bool takes_grad(const Grad& g, DType dtype) {
-  return !g.wanted() ||
-         ((g.view.dtype == dtype || g.view.dtype == f32) && has_packed_rows(g.view, 3));
+  return !g.wanted() || ((g.view.dtype == dtype || g.view.dtype == f32) && takes_layout(g.view));
 }
 
 /// d_k and d_v of the wanted ones, from d_kv; inputs and gradients of type `dtype`.

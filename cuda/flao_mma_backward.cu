@@ -96,13 +96,17 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
   const auto fetch_stage = [&](int t) {
     const int rows = part.end - part.first - t * back_rows;
     if (t < tiles) {
-      own.fetch(is_first ? room.g(t) : room.q(t), is_first ? p.g.step[2] : p.q.step[2], rows,
-                is_first ? e : p.q_encoding.features);
-      if (is_first) upstream.fetch(room.d_o(t), p.d_o.step[2], rows, e);
+      if (is_first) {
+        own.fetch(room.g(t), p.g, rows, e);
+        upstream.fetch(room.d_o(t), p.d_o, rows, e);
+      } else {
+        own.fetch(room.q(t), p.q, rows, p.q_encoding.features);
+      }
     }
     ptx::copy_commit();
   };
   for (int t = 0; t < stages - 2; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
   // The first group's strip is one of kv, the second one's is of the transposed.
   const int columns = is_first ? e : width, depth = is_first ? width : e;
   const bool multiplies = (is_first ? p.d_g : p.d_q).data != nullptr && worker.strip * 16 < columns;

@@ -70,12 +70,13 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
   const auto fetch_stage = [&](int t) {
     const int rows = part.end - part.first - t * back_rows;
     if (t < tiles && p.k.data != nullptr) {
-      k_source.fetch(room.raw(t, 0), p.k.step[2], rows, p.k_encoding.features);
+      k_source.fetch(room.raw(t, 0), p.k, rows, p.k_encoding.features);
     }
-    if (t < tiles && p.v.data != nullptr) v_source.fetch(room.raw(t, 1), p.v.step[2], rows, e);
+    if (t < tiles && p.v.data != nullptr) v_source.fetch(room.raw(t, 1), p.v, rows, e);
     ptx::copy_commit();
   };
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
   const bool multiplies = (to == 0 ? p.d_k : p.d_v).data != nullptr && worker.strip * 16 < columns;
   Strip<encoded> d_kv;
   const float* const matrix = p.d_kv + static_cast<std::int64_t>(part.unit) * width * e;

@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(threads, encoded ? 1 : 2) multiply_keys_kernel
     unsigned* const stage = shared + t % stages * 2 * tile;
     const int rows = part.end - part.first - t * count;
     if (t < tiles) {
-      k.fetch(stage, p.k.step[2], rows, p.k_encoding.features);
-      v.fetch(stage + tile, p.v.step[2], rows, e);
+      k.fetch(stage, p.k, rows, p.k_encoding.features);
+      v.fetch(stage + tile, p.v, rows, e);
     }
     ptx::copy_commit();
   };

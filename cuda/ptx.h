@@ -1,6 +1,8 @@
 #pragma once
 // The PTX instructions that CUDA C++ has no name for, one function each: inline PTX under nvcc, the
 // documented lane mapping in the emulator. Kernels contain no asm of their own.
+#include <cmath>
+
 #include "launch.h"
 
 #ifdef __CUDACC__
@@ -137,6 +139,28 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
   }
 #else
   emulator::copy_async(shared, global, Bytes, valid ? 0 : Bytes);
+#endif
+}
+
+/// 2^x to 2 units in the last place of f32, in one instruction; numbers below 2^-126 become 0.
+__device__ __forceinline__ float exp2_flushed(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  const float result = std::exp2(x);
+  return result < 0x1p-126f ? 0.0f : result;
+#endif
+}
+
+/// Makes 16 bytes look new to the compiler, which then computes again what it would otherwise keep
+/// in registers, such as the eight f32 of eight bf16. No instruction.
+__device__ __forceinline__ void look_new(uint4& bits) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+#else
+  (void)bits;
 #endif
 }
 

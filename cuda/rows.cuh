@@ -13,9 +13,9 @@ namespace quipu::on_cuda {
 /// Elements that move together: one, of a type known when the kernel runs.
 template <class T>
 struct Loose {
-  using Value = T;
   static constexpr int count = 1;
   using Element = T;
+  using Number = T;
   using Raw = T;  // as it waits in registers
   __device__ __forceinline__ static Raw fetch(const void* data, DType dtype, std::int64_t i) {
     return load_element<T>(data, dtype, i);
@@ -36,12 +36,12 @@ struct Loose {
 /// 16 bytes of elements of type E; i counts elements and is a multiple of `count`.
 template <class T, class E>
 struct Packed {
-  using Value = T;
   static constexpr int count = 16 / static_cast<int>(sizeof(E));
   struct Elements {
     E elements[count];
   };
   using Element = E;
+  using Number = T;
   using Raw = uint4;  // as it waits in registers
   /// Here i counts packs.
   __device__ __forceinline__ static Raw fetch(const void* data, DType, std::int64_t i) {
@@ -86,11 +86,41 @@ template <class Chunk, unsigned threads, class F>
 __device__ __forceinline__ void for_each_entry(const Row& row, F f) {
   for (std::int64_t k = threadIdx.x % threads * Chunk::count; k < row.length;
        k += threads * Chunk::count) {
-    typename Chunk::Value values[Chunk::count];
+    typename Chunk::Number values[Chunk::count];
     Chunk::load(row.data, row.dtype, row.start + k * row.step, values);
     for (int j = 0; j < Chunk::count; ++j) f(values[j], k + j);
   }
 }
+
+/// A gradient that is written or added to. Packs have the type that Chunk says; what moves by
+/// elements may have any.
+template <class Chunk>
+struct GradTarget {
+  static constexpr bool in_packs = Chunk::count > 1;
+  void* data;
+  DType dtype;
+  bool add;
+
+  /// What is there, if it is to be added to. Loads of several places are under way together.
+  __device__ __forceinline__ typename Chunk::Raw before(std::int64_t i) const {
+    if constexpr (in_packs) {
+      if (add) return Chunk::fetch(data, dtype, i);
+    }
+    return {};
+  }
+  __device__ __forceinline__ void put(std::int64_t i,
+                                      typename Chunk::Number (&values)[Chunk::count],
+                                      const typename Chunk::Raw& before) const {
+    if constexpr (in_packs) {
+      typename Chunk::Number old[Chunk::count];
+      Chunk::unpack(before, old);
+      for (int j = 0; j < Chunk::count; ++j) values[j] += old[j];
+      static_cast<uint4*>(data)[i] = Chunk::packed(values);
+    } else {
+      put_element(data, dtype, i, values[0], add);
+    }
+  }
+};
 
 /// Calls f with an empty Packed of a real type.
 template <class F>

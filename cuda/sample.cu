@@ -20,7 +20,7 @@ constexpr std::int64_t few_classes = 32, warp_classes = 1024;
 
 template <class Chunk, unsigned team>
 __global__ void __launch_bounds__(block_threads) draw_rows(SampledRows rows) {
-  using T = typename Chunk::Value;
+  using T = typename Chunk::Number;
   constexpr unsigned warps = Workplace::warps;
   __shared__ Workplace work;
   __shared__ T largest_room[warps];

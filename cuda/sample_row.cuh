@@ -42,7 +42,7 @@ struct Workplace {
 /// One row of logits and which of its classes may be drawn. A team of one thread has no workplace.
 template <class Chunk, unsigned team>
 struct SampledRow {
-  using T = typename Chunk::Value;
+  using T = typename Chunk::Number;
   const SampledRows& rows;
   Workplace& work;
   std::int64_t start;

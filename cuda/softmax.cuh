@@ -13,8 +13,6 @@
 
 namespace quipu::on_cuda {
 
-inline constexpr unsigned most_threads = 512;
-
 /// The lines of N views, as a kernel gets them. Units are packs where those move, else elements.
 template <int N>
 struct Lines {
@@ -99,37 +97,29 @@ class SoftmaxPlan {
     });
   }
 
-  /// Threads and positions side by side for lines of which each thread holds `most` steps.
-  struct Cut {
-    unsigned threads = 0, together = 0;
-    bool fits = false;
-  };
-  /// Where rows are held, a warp or part of one takes a short row, a block a long one. Columns are
-  /// side by side in strips of 32 bytes at least.
-  Cut held(std::int64_t most) const {
-    std::int64_t threads = (length_ + most - 1) / most;
-    if (rows_) threads = std::max(threads, std::min(length_, narrowest));
-    if (rows_ && threads <= warp_size) return {block_threads, power_above(threads), true};
-    if (rows_) return whole_warps(threads, 0);
+  /// Lines of which each thread holds at most `most` steps. Columns are side by side in strips of
+  /// 32 bytes at least.
+  LineCut held(std::int64_t most) const {
+    if (rows_) return held_rows(length_, most);
     constexpr std::int64_t usual = 4 * block_threads;  // steps of a block
-    std::int64_t together = narrowest;
+    std::int64_t together = sector_packs;
     while (together < warp_size && 2 * together * length_ <= usual) together *= 2;
     together = std::min<std::int64_t>(together, power_above(positions()));
-    return whole_warps(std::max<std::int64_t>(1, together * threads), together);
+    return in_whole_warps(together * ((length_ + most - 1) / most), together);
   }
   /// Lines that are read twice.
-  Cut streamed() const {
+  LineCut streamed() const {
     constexpr std::int64_t a_warps = 1024, enough_blocks = 512;
     if (rows_ && length_ <= a_warps) return {block_threads, warp_size, true};
     if (rows_) return {most_threads, most_threads, true};
-    std::int64_t together = packed_ ? 2 * narrowest : std::int64_t{warp_size};
-    if (packed_ && positions() < together * enough_blocks) together = narrowest;
+    std::int64_t together = packed_ ? 2 * sector_packs : std::int64_t{warp_size};
+    if (packed_ && positions() < together * enough_blocks) together = sector_packs;
     together = std::min<std::int64_t>(together, power_above(positions()));
-    return whole_warps(std::min<std::int64_t>(most_threads, together * length_), together);
+    return in_whole_warps(std::min<std::int64_t>(most_threads, together * length_), together);
   }
 
   /// Blocks side by side for so many positions.
-  unsigned blocks(const Lines<N>& lines, const Cut& cut) const {
+  unsigned blocks(const Lines<N>& lines, const LineCut& cut) const {
     return blocks_for(lines.positions, rows_ ? cut.threads / cut.together : cut.together);
   }
   /// Calls f(parts) once, or once for the statistics of the parts and once for the result.
@@ -144,21 +134,11 @@ class SoftmaxPlan {
   }
   /// Bytes of shared memory for two folds of `values` numbers of type T a thread.
   template <class T>
-  std::size_t room(const Cut& cut, int values) const {
+  std::size_t room(const LineCut& cut, int values) const {
     return 2 * sizeof(T) * LineTeam::room(cut.threads, rows_ ? 1 : cut.together, values);
   }
 
  private:
-  static constexpr std::int64_t narrowest = 2;  // packs: a sector
-
-  static unsigned power_above(std::int64_t n) {
-    return std::bit_ceil(static_cast<unsigned>(std::clamp<std::int64_t>(n, 1, warp_size)));
-  }
-  static Cut whole_warps(std::int64_t threads, std::int64_t together) {
-    const std::int64_t whole = (threads + warp_size - 1) / warp_size * warp_size;
-    const auto count = static_cast<unsigned>(std::min<std::int64_t>(whole, most_threads));
-    return {count, together > 0 ? static_cast<unsigned>(together) : count, whole <= most_threads};
-  }
   std::int64_t positions() const { return numel(layout_.shape); }
 
   /// Changes to units of packs if all views allow it.

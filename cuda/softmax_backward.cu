@@ -9,9 +9,10 @@
 // sass hold_lines<.*8: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
 //   registers 128
 // sass hold_lines<.*4: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
-//   registers 80
+//   registers 96
 // sass stream_lines<quipu::on_cuda::Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
+#include "ptx.h"
 #include "quipu/ops/act_kernels.h"
 #include "softmax.cuh"
 
@@ -20,35 +21,6 @@ namespace on_cuda {
 namespace {
 
 enum { from_o, from_d_o, from_d_x };
-
-/// The gradient of x. Packs have the type of x; what moves by elements may have another.
-template <class Chunk>
-struct Target {
-  using T = ComputeOf<typename Chunk::Element>;
-  static constexpr bool in_packs = Chunk::count > 1;
-  void* data;
-  DType dtype;
-  bool add;
-
-  /// What is there, if it is to be added to. Loads of several places are under way together.
-  __device__ __forceinline__ typename Chunk::Raw before(std::int64_t i) const {
-    if constexpr (in_packs) {
-      if (add) return Chunk::fetch(data, dtype, i);
-    }
-    return {};
-  }
-  __device__ __forceinline__ void put(std::int64_t i, T (&values)[Chunk::count],
-                                      const typename Chunk::Raw& before) const {
-    if constexpr (in_packs) {
-      T old[Chunk::count];
-      Chunk::unpack(before, old);
-      for (int j = 0; j < Chunk::count; ++j) values[j] += old[j];
-      static_cast<uint4*>(data)[i] = Chunk::packed(values);
-    } else {
-      put_element(data, dtype, i, values[0], add);
-    }
-  }
-};
 
 /// Sums along S lines: o d_o, then o.
 template <class T, int S>
@@ -79,9 +51,9 @@ struct Inputs {
 };
 
 template <class Chunk, bool rows, int V>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 1)
     hold_lines(Lines<3> lines, Inputs<ComputeOf<typename Chunk::Element>> in,
-               Target<Chunk> target) {
+               GradTarget<Chunk> target) {
   using T = ComputeOf<typename Chunk::Element>;
   constexpr int count = Chunk::count, S = rows ? 1 : count, together = 4;
   const LineTeam team = lines.team();
@@ -116,6 +88,8 @@ __global__ void __launch_bounds__(most_threads)
     for (int v = 0; v < together; ++v) {
       if (!is_inside(first + v)) continue;
       T a[count], b[count];
+      ptx::look_new(o[first + v]);
+      ptx::look_new(d_o[first + v]);
       Chunk::unpack(o[first + v], a);
       Chunk::unpack(d_o[first + v], b);
       for (int j = 0; j < count; ++j) a[j] *= b[j] - means[j % S];
@@ -125,9 +99,9 @@ __global__ void __launch_bounds__(most_threads)
 }
 
 template <class Chunk, bool rows>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 1)
     stream_lines(Lines<3> lines, Inputs<ComputeOf<typename Chunk::Element>> in,
-                 Target<Chunk> target, LineParts<ComputeOf<typename Chunk::Element>> parts) {
+                 GradTarget<Chunk> target, LineParts<ComputeOf<typename Chunk::Element>> parts) {
   using T = ComputeOf<typename Chunk::Element>;
   using Raw = typename Chunk::Raw;
   constexpr int count = Chunk::count, S = rows ? 1 : count, batch = 4;
@@ -219,13 +193,12 @@ class Backward {
   }
 
  private:
-  using Cut = SoftmaxPlan<3>::Cut;
   using Part = Layout<3>;
 
   template <bool rows, class Chunk>
   void run_packed(Chunk chunk) const {
-    if (const Cut cut = plan_.held(4); cut.fits) return hold<Chunk, rows, 4>(cut);
-    if (const Cut cut = plan_.held(8); cut.fits) return hold<Chunk, rows, 8>(cut);
+    if (const LineCut cut = plan_.held(4); cut.fits) return hold<Chunk, rows, 4>(cut);
+    if (const LineCut cut = plan_.held(8); cut.fits) return hold<Chunk, rows, 8>(cut);
     stream<rows>(chunk);
   }
 
@@ -236,13 +209,13 @@ class Backward {
             is_reduced(o_.dtype)};
   }
   template <class Chunk>
-  Target<Chunk> target(const Part& part) const {
+  GradTarget<Chunk> target(const Part& part) const {
     return {part_address(d_x_.view, part.starts[from_d_x], plan_.packed()), d_x_.view.dtype,
             d_x_.add};
   }
 
   template <class Chunk, bool rows, int V>
-  void hold(const Cut& cut) const {
+  void hold(const LineCut& cut) const {
     using T = ComputeOf<typename Chunk::Element>;
     plan_.each(cut.together, [&](const Lines<3>& lines, const Part& part) {
       on_cuda::run(queue_, hold_lines<Chunk, rows, V>, plan_.blocks(lines, cut), cut.threads,
@@ -254,7 +227,7 @@ class Backward {
   template <bool rows, class Chunk>
   void stream(Chunk) const {
     using T = ComputeOf<typename Chunk::Element>;
-    const Cut cut = plan_.streamed();
+    const LineCut cut = plan_.streamed();
     plan_.each(cut.together, [&](const Lines<3>& lines, const Part& part) {
       plan_.each_pass<T>(parts_, [&](const LineParts<T>& parts) {
         const dim3 grid(plan_.blocks(lines, cut), static_cast<unsigned>(parts.count));

@@ -12,6 +12,7 @@
 //   registers 64
 // sass stream_lines<quipu::on_cuda::Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
+#include "ptx.h"
 #include "quipu/ops/act_kernels.h"
 #include "softmax.cuh"
 
@@ -22,7 +23,8 @@ namespace {
 enum { from_x, from_o };
 
 template <class Chunk, bool rows, int V>
-__global__ void __launch_bounds__(most_threads) hold_lines(Lines<2> lines, const void* x, void* o) {
+__global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
+    hold_lines(Lines<2> lines, const void* x, void* o) {
   using E = typename Chunk::Element;
   using T = ComputeOf<E>;
   constexpr int count = Chunk::count, S = rows ? 1 : count;
@@ -54,6 +56,7 @@ __global__ void __launch_bounds__(most_threads) hold_lines(Lines<2> lines, const
     sum[s] = T(0);
   }
   for (int v = 0; v < V; ++v) {
+    ptx::look_new(raw[v]);
     Chunk::unpack(raw[v], values);
     for (int j = 0; j < count; ++j) {
       values[j] = exp_below<E>(values[j] - largest[j % S]);
@@ -65,6 +68,7 @@ __global__ void __launch_bounds__(most_threads) hold_lines(Lines<2> lines, const
   for (int s = 0; s < S; ++s) sum[s] = T(1) / sum[s];
   for (int v = 0; v < V; ++v) {
     if (!is_inside(v)) continue;
+    ptx::look_new(raw[v]);
     Chunk::unpack(raw[v], values);
     for (int j = 0; j < count; ++j) {
       if constexpr (!keeps_exponentials) values[j] = exp_below<E>(values[j] - largest[j % S]);
@@ -88,12 +92,13 @@ __device__ __forceinline__ OnlineLines<E, 1> joined_pack(const OnlineLines<E, co
 }
 
 template <class Chunk, bool rows>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(most_threads, 1)
     stream_lines(Lines<2> lines, const void* x, void* o, DType dtype,
                  LineParts<ComputeOf<typename Chunk::Element>> parts) {
   using E = typename Chunk::Element;
   using T = ComputeOf<E>;
-  constexpr int count = Chunk::count, S = rows ? 1 : count, batch = 4;
+  constexpr int count = Chunk::count, S = rows ? 1 : count;
+  constexpr int batch = sizeof(T) == 8 ? 2 : 4;
   const LineTeam team = lines.team();
   const LinePlace<2> place(lines, team);
   const std::int64_t begin = parts.begin(lines.length) + team.member;
@@ -165,17 +170,15 @@ class Forward {
   }
 
  private:
-  using Cut = SoftmaxPlan<2>::Cut;
-
   template <bool rows, class Chunk>
   void run_packed(Chunk chunk) const {
-    if (const Cut cut = plan_.held(4); cut.fits) return hold<Chunk, rows, 4>(cut);
-    if (const Cut cut = plan_.held(16); cut.fits) return hold<Chunk, rows, 16>(cut);
+    if (const LineCut cut = plan_.held(4); cut.fits) return hold<Chunk, rows, 4>(cut);
+    if (const LineCut cut = plan_.held(16); cut.fits) return hold<Chunk, rows, 16>(cut);
     stream<rows>(chunk);
   }
 
   template <class Chunk, bool rows, int V>
-  void hold(const Cut& cut) const {
+  void hold(const LineCut& cut) const {
     using T = ComputeOf<typename Chunk::Element>;
     plan_.each(cut.together, [&](const Lines<2>& lines, const Layout<2>& part) {
       on_cuda::run(queue_, hold_lines<Chunk, rows, V>, plan_.blocks(lines, cut), cut.threads,
@@ -188,7 +191,7 @@ class Forward {
   template <bool rows, class Chunk>
   void stream(Chunk) const {
     using T = ComputeOf<typename Chunk::Element>;
-    const Cut cut = plan_.streamed();
+    const LineCut cut = plan_.streamed();
     const bool packed = plan_.packed();
     plan_.each(cut.together, [&](const Lines<2>& lines, const Layout<2>& part) {
       plan_.each_pass<T>(parts_, [&](const LineParts<T>& parts) {

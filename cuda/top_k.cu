@@ -68,7 +68,7 @@ struct Workplace {
 template <class Chunk>
 __device__ __forceinline__ Bar find_bar(const Lines& lines, std::int64_t start, Workplace& work) {
   static_assert(block_threads == 256, "a thread for each value of a digit");
-  using T = typename Chunk::Value;
+  using T = typename Chunk::Number;
   Bar bar{0, lines.k};
   for (int shift = 8 * key_digits<T> - 8; shift >= 0; shift -= 8) {
     work.histogram[threadIdx.x] = 0;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void sort(Entry* list, std::int64_t n) {
 
 template <class Chunk>
 __global__ void __launch_bounds__(block_threads) best_of_lines(Lines lines) {
-  using T = typename Chunk::Value;
+  using T = typename Chunk::Number;
   __shared__ Workplace work;
   Entry* const list =
       lines.room != nullptr ? lines.room + blockIdx.x * lines.length : dynamic_shared<Entry>();

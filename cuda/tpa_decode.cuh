@@ -142,5 +142,9 @@ struct ForwardTarget {
 /// The forward kernel on tensor cores, where types, sizes and strides suit it; false: nothing ran.
 bool tpa_forward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
                                  const View& partial, const TpaBlocks& blocks, IndexGuard guard);
+/// The same for backward, but for the sums over blocks.
+bool tpa_backward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
+                                  const View& d_o, const TpaInputGrads& d, const View& partial,
+                                  const TpaBlocks& blocks);
 
 }  // namespace quipu::on_cuda

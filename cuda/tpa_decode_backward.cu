@@ -411,11 +411,9 @@ __global__ void __launch_bounds__(block_threads)
 // ---- on the host ----
 
 template <class T>
-void run_backward(const TpaInputs& in, const View& o, const View& lse, const View& d_o,
-                  const TpaInputGrads& d, const View& partial) {
+void run_blocks(const TpaInputs& in, const View& o, const View& lse, const View& d_o,
+                const TpaInputGrads& d, const View& partial, const TpaBlocks& blocks) {
   const Plan plan(in, d_o, sizeof(T));
-  const TpaBlocks blocks = tpa_blocks_on(DeviceKind::cuda, d_o.size(0), in.ak.size(1), in.split);
-  T* const parts = partial.defined ? partial.as<T>() : nullptr;
   const Backward<T> backward{plan,
                              Factor(in.aq),
                              Factor(in.bq),
@@ -436,28 +434,35 @@ void run_backward(const TpaInputs& in, const View& o, const View& lse, const Vie
                              blocks,
                              lse.as<T>(),
                              {lse.stride(0), lse.stride(1)},
-                             parts,
+                             partial.defined ? partial.as<T>() : nullptr,
                              static_cast<T>(in.score_scale),
                              static_cast<T>(in.value_scale)};
-  const Queue queue(d_o);
-  on_cuda::run(queue, differentiate<T>, static_cast<unsigned>(d_o.size(0) * blocks.count),
+  on_cuda::run(Queue(d_o), differentiate<T>, static_cast<unsigned>(d_o.size(0) * blocks.count),
                block_threads, sizeof(T) * plan.elements(), backward);
-  const auto finish = [&](const Grad& g, std::int64_t start) {
-    if (!g.wanted() || g.view.numel() == 0) return;
-    const std::int64_t rows = g.view.size(1), columns = g.view.size(2);
-    const dim3 grid(blocks_for(rows * columns), static_cast<unsigned>(d_o.size(0)));
-    on_cuda::run(queue, add_blocks<T>, grid, block_threads, 0, FactorGrad(g), rows, columns,
-                 parts + start, blocks.count, partial.size(2));
-  };
-  finish(d.aq, 0);
-  finish(d.bq, std::int64_t{plan.heads} * plan.r);
+}
+
+/// The gradient of aq or bq; its parts begin at `start` of those of a block.
+template <class T>
+void sum_blocks(const Grad& g, const View& partial, std::int64_t start, std::int64_t count) {
+  if (!g.wanted() || g.view.numel() == 0) return;
+  const std::int64_t rows = g.view.size(1), columns = g.view.size(2);
+  const dim3 grid(blocks_for(rows * columns), static_cast<unsigned>(g.view.size(0)));
+  on_cuda::run(Queue(g.view), add_blocks<T>, grid, block_threads, 0, FactorGrad(g), rows, columns,
+               partial.as<T>() + start, count, partial.size(2));
 }
 
 void backward(const TpaInputs& in, View o, View lse, View d_o, const TpaInputGrads& d,
               View partial) {
   if (d_o.size(0) == 0) return;
-  in.aq.dtype == f64 ? run_backward<double>(in, o, lse, d_o, d, partial)
-                     : run_backward<float>(in, o, lse, d_o, d, partial);
+  const TpaBlocks blocks = tpa_blocks_on(DeviceKind::cuda, d_o.size(0), in.ak.size(1), in.split);
+  const auto run_with = [&]<class T>(T) {
+    if (!tpa_backward_on_tensor_cores(in, o, lse, d_o, d, partial, blocks)) {
+      run_blocks<T>(in, o, lse, d_o, d, partial, blocks);
+    }
+    sum_blocks<T>(d.aq, partial, 0, blocks.count);
+    sum_blocks<T>(d.bq, partial, in.aq.size(1) * in.aq.size(2), blocks.count);
+  };
+  in.aq.dtype == f64 ? run_with(0.0) : run_with(0.0f);
 }
 
 }  // namespace

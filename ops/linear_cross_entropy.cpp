@@ -7,7 +7,6 @@
 #include "quipu/ops/dense_support.h"
 #include "quipu/ops/linear_cross_entropy_kernels.h"
 #include "quipu/ops/matmul.h"
-#include "quipu/ops/matmul_kernels.h"
 #include "quipu/ops/matmul_support.h"
 #include "quipu/ops/pointwise_support.h"
 
@@ -60,7 +59,7 @@ class Parts {
         repeated.strides = {0, bias_.strides()[0]};
         copy_kernel(logits, repeated);
       }
-      matmul_kernel(x(first, n), transposed(weight_), {logits, bias_.defined()}, View());
+      multiply(x(first, n), transposed(weight_), {logits, bias_.defined()});
       f(first, n, logits);
     }
   }
@@ -101,10 +100,10 @@ class PartGrads {
   void add_products(std::int64_t first, std::int64_t n, const View& d_logits) const {
     if (d_x_.wanted()) {
       const Grad all = d_x_.seen_as({parts_.rows(), parts_.weight().size(1)});
-      matmul_kernel(d_logits, parts_.weight(), {rows_of(all.view, first, n), all.add}, View());
+      multiply(d_logits, parts_.weight(), {rows_of(all.view, first, n), all.add});
     }
     if (d_weight_.wanted()) {
-      matmul_kernel(transposed(d_logits), parts_.x(first, n), sum_of(d_weight_, first), View());
+      multiply(transposed(d_logits), parts_.x(first, n), sum_of(d_weight_, first));
     }
   }
   void finish() const {

@@ -20,11 +20,12 @@ constexpr Size small_sizes[small_inputs] = {
     {5, 1, 1, 2}, {1, 4, 1, 10}, {2, 2, 1, 6}, {1, 1, 5, 4},  {3, 3, 1, 2},  {1, 2, 3, 4},
     {1, 9, 1, 2}, {2, 1, 2, 12}, {1, 3, 2, 6}, {1, 1, 1, 16}, {4, 2, 1, 4},  {1, 6, 1, 6},
     {2, 5, 1, 2}, {1, 2, 2, 14}, {1, 1, 7, 2}, {7, 1, 1, 4},  {1, 13, 1, 2}, {1, 1, 1, 34}};
-constexpr Size large_size{4, 70, 6, 64};
+constexpr Size large_size{4, 70, 6, 64}, large_emulated_size{1, 70, 6, 64};
 
 /// An operator whose k-th case comes from its k-th size.
 FusedOperator by_size(const std::string& name, FusedCase (*make)(const Size&, int k)) {
-  return {name, [make](int k) { return make(small_sizes[k], k); }, make(large_size, 0)};
+  return {name, [make](int k) { return make(small_sizes[k], k); }, make(large_size, 0),
+          make(large_emulated_size, 0)};
 }
 
 struct Choice {

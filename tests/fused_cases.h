@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "quipu/core/devices.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu::testing {
@@ -24,7 +25,11 @@ struct FusedCase {
 struct FusedOperator {
   std::string name;
   std::function<FusedCase(int k)> small;  // k in [0, 30)
-  FusedCase large;
+  FusedCase large, large_emulated;
+
+  const FusedCase& large_on(Device device) const {
+    return is_emulated(device) ? large_emulated : large;
+  }
 };
 
 inline constexpr int small_inputs = 30;

@@ -119,7 +119,7 @@ TEST_CASE_FIXTURE(EachDevice, "fused: equal to the composition in f64") {
     };
     for_each_case(op, compare_both);
     CAPTURE(op.name);
-    compare_both(op.large);
+    compare_both(op.large_on(device));
   }
 }
 
@@ -128,11 +128,12 @@ TEST_CASE_FIXTURE(EachDevice, "fused: no further from f64 than the composition")
     CAPTURE(op.name);
     for (const DType dtype : {f32, bf16, f16}) {
       CAPTURE(dtype);
-      const Tensors in = op.large.make_inputs(dtype, device);
+      const FusedCase& large = op.large_on(device);
+      const Tensors in = large.make_inputs(dtype, device);
       Tensors wide;
       for (const Tensor& x : in) wide.push_back(x.to(f64));
-      const Tensors exact = run(op.large.composed, wide);
-      const Tensors got = run(op.large.fused, in), composed = run(op.large.composed, in);
+      const Tensors exact = run(large.composed, wide);
+      const Tensors got = run(large.fused, in), composed = run(large.composed, in);
       for (std::size_t i = 0; i < got.size(); ++i) {
         CAPTURE(i);
         const auto distance = [&](const Tensor& x) { return largest_of(x.to(f64) - exact[i]); };
@@ -152,11 +153,11 @@ TEST_CASE_FIXTURE(EachDevice, "fused: less memory than the composition") {
   for (const FusedOperator& op : fused_operators()) {
     CAPTURE(op.name);
     for (const DType dtype : {f32, bf16}) {
-      const std::size_t fused = peak_of(op.large, op.large.fused, dtype, device);
-      const std::size_t composed = peak_of(op.large, op.large.composed, dtype, device);
+      const FusedCase& large = op.large_on(device);
+      const std::size_t fused = peak_of(large, large.fused, dtype, device);
+      const std::size_t composed = peak_of(large, large.composed, dtype, device);
       CHECK(fused < composed);
-      CHECK(fused ==
-            peak_of(op.large, op.large.fused, dtype, Device(device.kind(), device.index(), true)));
+      CHECK(fused == peak_of(large, large.fused, dtype, meta_of(device)));
       char line[96];
       std::snprintf(line, sizeof(line), "%-17s %-5s %9zu %9zu\n", op.name.c_str(), name_of(dtype),
                     fused / 1024, composed / 1024);
@@ -172,15 +173,16 @@ TEST_CASE_FIXTURE(EachDevice, "fused: the same bits on any threads and blocks, r
     CAPTURE(op.name);
     for (const DType dtype : {f64, f32, bf16, f16}) {
       CAPTURE(dtype);
-      const Tensors in = op.large.make_inputs(dtype, device);
+      const FusedCase& large = op.large_on(device);
+      const Tensors in = large.make_inputs(dtype, device);
       release_cached();
       set_num_threads(1);
-      const Tensors wanted = run(op.large.fused, in);
-      for (const int threads : {1, 2, 2}) {
+      const Tensors wanted = run(large.fused, in);
+      for (const int threads : sized<std::vector<int>>({1, 2, 2}, {2})) {
         set_num_threads(threads);
         if (threads == 2) release_cached();  // cold blocks, then warm ones
         for (int again = 0; again < 2; ++again) {
-          const Tensors got = run(op.large.fused, in);
+          const Tensors got = run(large.fused, in);
           for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], wanted[i]));
         }
       }

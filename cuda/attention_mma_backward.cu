@@ -1,0 +1,265 @@
+// Softmax attention, backward, by tensor cores. A block of four warps has 64 rows of one side, 16 a
+// warp, in shared memory; the other side passes by in tiles of 64 rows, of which the next one is on
+// its way while this one is used. With keys as the own side a block makes their d_k and d_v, with
+// queries their d_q:
+//   scores and the products of values and d_o from fragments of both sides, 32 columns at a time;
+//   weights P and gradients of scores D in registers, as they are left operands of what follows;
+//   d_q += D k, or d_k += D^T q and d_v += P^T d_o, where D and P go in as two halves.
+// Either way the other side is read once for every 64 rows, mostly from the second-level cache.
+// Products bound it. Only for bf16: D has no range that f16 is sure to hold.
+//
+// sass differentiate_fragments: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255
+#include <cmath>
+
+#include "attention_mma.cuh"
+#include "quipu/core/error.h"
+#include "runtime/run.h"
+
+namespace quipu::on_cuda {
+namespace {
+
+using namespace attention_mma;
+using E = __nv_bfloat16;
+
+constexpr int span = 32;  // columns of scores that a warp has at once
+
+/// Gradients that a block leaves; either may be missing.
+struct Results {
+  AttentionView first, second;  // d_q alone, or d_k and d_v
+  bool add_first = false, add_second = false;
+};
+
+/// What belongs to queries.
+struct Statistics {
+  float lse, mean;
+  int limit;
+};
+__device__ __forceinline__ Statistics statistics_of(const Attention<float>& a,
+                                                    const AttentionPlace& place, int row) {
+  if (row >= a.rows) return {0, 0, 0};
+  const std::int64_t at = place.statistic(a, row);
+  return {a.lse[at], a.mean[at], a.limit(row)};
+}
+
+/// The 16 rows of a warp, through its own part of shared memory, into a gradient (=|+=).
+template <bool of_queries, int width>
+__device__ __forceinline__ void leave(float (&sums)[width / 8][4], float scale, float* room,
+                                      const Attention<float>& a, const AttentionPlace& place,
+                                      const AttentionView& out, bool add, int first, int end,
+                                      int features) {
+  constexpr int pitch = width + 8, pieces = width / 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
+#pragma unroll
+  for (int j = 0; j < width / 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = (group + half * 8) * pitch + j * 8 + 2 * member;
+      reinterpret_cast<float2*>(room)[at / 2] =
+          make_float2(sums[j][2 * half] * scale, sums[j][2 * half + 1] * scale);
+    }
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int i = lane; i < 16 * pieces; i += 32) {
+    const int row = i / pieces, column = i % pieces * 8;
+    if (first + row >= end || column >= features) continue;
+    const std::int64_t to = place.start<of_queries>(a, out, first + row) + column * out.step;
+    const float4 low = reinterpret_cast<const float4*>(room)[(row * pitch + column) / 4];
+    const float4 high = reinterpret_cast<const float4*>(room)[(row * pitch + column) / 4 + 1];
+    if (out.packed && out.dtype == bf16) {
+      Packed<float, E>::put(out.data, bf16, to,
+                            {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, add);
+    } else if (out.packed && out.dtype == f32) {
+      Packed<float, float>::put(out.data, f32, to, {low.x, low.y, low.z, low.w}, add);
+      Packed<float, float>::put(out.data, f32, to + 4, {high.x, high.y, high.z, high.w}, add);
+    } else {
+#pragma unroll 1
+      for (int j = 0; j < 8; ++j) {
+        put_element(out.data, out.dtype, to + j * out.step, room[row * pitch + column + j], add);
+      }
+    }
+  }
+  __syncwarp();
+}
+
+/// sums += own other^T: the warp's 16 rows, 32 rows of the other side.
+template <int width>
+__device__ __forceinline__ void add_scores(float (&sums)[span / 8][4], const Tile<E, width>& own,
+                                           const Tile<E, width>& other, int row, int other_row,
+                                           int features) {
+#pragma unroll
+  for (int c = 0; c < width / 16; ++c) {
+    if (c * 16 >= features) break;
+    unsigned left[4];
+    own.load_left(left, row, c * 16);
+#pragma unroll
+    for (int j = 0; j < span / 16; ++j) {
+      unsigned right[4];
+      other.load_turned(right, other_row + j * 16, c * 16);
+      multiply<E>(sums[2 * j], left, {right[0], right[1]});
+      multiply<E>(sums[2 * j + 1], left, {right[2], right[3]});
+    }
+  }
+}
+
+/// sums += weights other.
+template <int width>
+__device__ __forceinline__ void add_products(float (&sums)[width / 8][4],
+                                             const float (&weights)[span / 8][4],
+                                             const Tile<E, width>& other, int other_row,
+                                             int features) {
+#pragma unroll
+  for (int j = 0; j < span / 16; ++j) {
+    Halves left;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      left.set<E>(i, weights[2 * j + i / 2][i % 2 * 2], weights[2 * j + i / 2][i % 2 * 2 + 1]);
+    }
+#pragma unroll
+    for (int c = 0; c < width / 16; ++c) {
+      if (c * 16 >= features) break;
+      unsigned right[4];
+      other.load_right(right, other_row + j * 16, c * 16);
+      multiply<E>(sums[2 * c], left, {right[0], right[1]});
+      multiply<E>(sums[2 * c + 1], left, {right[2], right[3]});
+    }
+  }
+}
+
+template <int width, bool of_queries>
+__global__ void __launch_bounds__(threads)
+    differentiate_fragments(Attention<float> a, Results results, int tiles) {
+  using Space = Tile<E, width>;
+  __shared__ Statistics of_columns[side];
+  E* const space = dynamic_shared<E>();
+  const auto part = [&](int i) { return Space{space + i * Space::elements}; };
+  const Space own = part(0), own_second = part(1);
+  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(tiles));
+  const int tile = static_cast<int>(blockIdx.x % static_cast<unsigned>(tiles));
+  const AttentionPlace place{head / a.key_heads, head % a.key_heads};
+  const int first = (of_queries ? tiles - 1 - tile : tile) * side;
+  const int own_end = of_queries ? a.rows : a.m;
+  const int other_end = of_queries ? a.most_keys(first, first + side) : a.rows;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = lane / 4, member = lane % 4;
+
+  /// The next tile in which anyone attends.
+  const auto next_from = [&](int from) {
+    while (!of_queries && from < other_end && a.most_keys(from, from + side) <= first) from += side;
+    return from;
+  };
+  const auto fetch = [&](int from, int stage) {
+    part(2 + 2 * stage)
+        .template fetch<!of_queries>(a, place, of_queries ? a.k : a.q, from, other_end, a.d);
+    part(3 + 2 * stage)
+        .template fetch<!of_queries>(a, place, of_queries ? a.v : a.d_o, from, other_end, a.e);
+    ptx::copy_commit();
+  };
+  own.template fetch<of_queries>(a, place, of_queries ? a.q : a.k, first, own_end, a.d);
+  own_second.template fetch<of_queries>(a, place, of_queries ? a.d_o : a.v, first, own_end, a.e);
+  int from = next_from(0);
+  if (from < other_end) {
+    fetch(from, 0);
+  } else {
+    ptx::copy_commit();
+    ptx::copy_wait<0>();
+  }
+
+  Statistics of_rows[2];
+  if constexpr (of_queries) {
+    of_rows[0] = statistics_of(a, place, first + warp * 16 + group);
+    of_rows[1] = statistics_of(a, place, first + warp * 16 + group + 8);
+  }
+  float sums[width / 8][4] = {}, second_sums[of_queries ? 1 : width / 8][4] = {};
+  int stage = 0;
+  while (from < other_end) {
+    const int next = next_from(from + side);
+    if (next < other_end) {
+      fetch(next, stage ^ 1);
+      ptx::copy_wait<1>();
+    } else {
+      ptx::copy_wait<0>();
+    }
+    if (!of_queries && threadIdx.x < side) {
+      of_columns[threadIdx.x] = statistics_of(a, place, from + static_cast<int>(threadIdx.x));
+    }
+    __syncthreads();
+    const Space other = part(2 + 2 * stage), other_second = part(3 + 2 * stage);
+#pragma unroll 1
+    for (int begin = 0; begin < min(side, other_end - from); begin += span) {
+      float s[span / 8][4] = {}, d_s[span / 8][4] = {};
+      add_scores<width>(s, own, other, warp * 16, begin, a.d);
+      add_scores<width>(d_s, own_second, other_second, warp * 16, begin, a.e);
+#pragma unroll
+      for (int j = 0; j < span / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int column = begin + j * 8 + 2 * member + i % 2;
+          const Statistics x = of_queries ? of_rows[i / 2] : of_columns[column];
+          const int key = of_queries ? from + column : first + warp * 16 + group + i / 2 * 8;
+          const bool attends = key < x.limit;
+          const float weight = attends ? std::exp(s[j][i] * a.scale - x.lse) : 0.0f;
+          s[j][i] = weight;
+          d_s[j][i] = attends ? weight * (d_s[j][i] - x.mean) : 0.0f;
+        }
+      }
+      if (results.first.data != nullptr) add_products<width>(sums, d_s, other, begin, a.d);
+      if constexpr (!of_queries) {
+        if (results.second.data != nullptr) {
+          add_products<width>(second_sums, s, other_second, begin, a.e);
+        }
+      }
+    }
+    __syncthreads();
+    from = next;
+    stage ^= 1;
+  }
+  __syncthreads();  // results take the place of everything
+
+  float* const room = reinterpret_cast<float*>(space) + warp * 16 * (width + 8);
+  const int row = first + warp * 16;
+  if (results.first.data != nullptr) {
+    leave<of_queries, width>(sums, a.scale, room, a, place, results.first, results.add_first, row,
+                             own_end, a.d);
+  }
+  if constexpr (!of_queries) {
+    if (results.second.data != nullptr) {
+      leave<of_queries, width>(second_sums, 1.0f, room, a, place, results.second,
+                               results.add_second, row, own_end, a.e);
+    }
+  }
+}
+
+template <bool of_queries>
+void run_side(const View& on, const Attention<float>& a, const Results& results,
+              std::int64_t heads) {
+  if (results.first.data == nullptr && results.second.data == nullptr) return;
+  const int rows = of_queries ? a.rows : a.m, tiles = (rows + side - 1) / side;
+  const std::int64_t blocks = heads * tiles;
+  if (blocks == 0) return;
+  check(blocks < std::int64_t{1} << 31, "attention of ", heads, " heads of ", rows,
+        " rows is beyond what a device takes at once");
+  const auto run_width = [&]<int width>(std::integral_constant<int, width>) {
+    run(Queue(on), differentiate_fragments<width, of_queries>, static_cast<unsigned>(blocks),
+        threads, 6 * sizeof(E) * Tile<E, width>::elements, a, results, tiles);
+  };
+  std::max(a.d, a.e) <= 64 ? run_width(std::integral_constant<int, 64>{})
+                           : run_width(std::integral_constant<int, 128>{});
+}
+
+}  // namespace
+
+bool differentiate_by_fragments(const View& on, const Attention<float>& a,
+                                const AttentionInputGrads& d, std::int64_t heads) {
+  if (a.q.dtype != bf16 || a.mean == nullptr || !has_fragments(a)) return false;
+  if (!a.d_o.packed || a.d_o.dtype != bf16) return false;
+  const auto view_of = [](const Grad& g) {
+    return g.wanted() && g.view.numel() > 0 ? AttentionView(g.view) : AttentionView();
+  };
+  run_side<false>(on, a, {view_of(d.k), view_of(d.v), d.k.add, d.v.add}, heads);
+  run_side<true>(on, a, {view_of(d.q), {}, d.q.add, false}, heads);
+  return true;
+}
+
+}  // namespace quipu::on_cuda

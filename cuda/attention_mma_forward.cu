@@ -1,0 +1,214 @@
+// Softmax attention, forward, by tensor cores. A block of four warps has 64 queries, 16 a warp, as
+// fragments in registers; keys and values pass by in tiles of 64, of which the next one is on its
+// way while this one is used. Scores, weights and the sums of the result never leave registers: the
+// fragments of a product are those of the next one's left operand. Weights go in as two halves. q
+// and o move once, k and v once for every 64 queries, mostly from the second-level cache; the two
+// products bound it, the second one counted twice.
+//
+// sass attend_fragments: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
+// STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255
+#include <cmath>
+
+#include "attention_mma.cuh"
+#include "quipu/core/error.h"
+#include "runtime/run.h"
+
+namespace quipu::on_cuda {
+namespace {
+
+using namespace attention_mma;
+
+/// Folds over the four lanes that share a row.
+template <class Combine>
+__device__ __forceinline__ float fold_row(float value, Combine combine) {
+  value = combine(value, __shfl_xor_sync(all_lanes, value, 1));
+  return combine(value, __shfl_xor_sync(all_lanes, value, 2));
+}
+
+/// Two rows of a warp's fragments, `group` and `group + 8`: the largest score so far, and a lane's
+/// part of the sum of weights.
+struct Online {
+  float largest[2], sum[2];
+};
+
+/// Scores of 64 keys become weights; sums so far shrink.
+template <int width>
+__device__ __forceinline__ void weigh(float (&s)[side / 8][4], float (&result)[width / 8][4],
+                                      Online& online, const int (&limits)[2], int from,
+                                      float scale) {
+  const int member = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float most = online.largest[half];
+#pragma unroll
+    for (int j = 0; j < side / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& score = s[j][2 * half + i];
+        const bool attends = from + j * 8 + 2 * member + i < limits[half];
+        score = attends ? score * scale : -std::numeric_limits<float>::infinity();
+        most = score > most ? score : most;  // NaN is passed over: it shows in the sum
+      }
+    }
+    most = fold_row(most, [](float a, float b) { return a > b ? a : b; });
+    const float shrink = std::exp(online.largest[half] - most);
+    online.largest[half] = most;
+    online.sum[half] *= shrink;
+#pragma unroll
+    for (int j = 0; j < side / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& score = s[j][2 * half + i];
+        score = std::exp(score - most);
+        online.sum[half] += score;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < width / 8; ++j) {
+      result[j][2 * half] *= shrink;
+      result[j][2 * half + 1] *= shrink;
+    }
+  }
+}
+
+template <class E, int width>
+__global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, int tiles) {
+  using Space = Tile<E, width>;
+  E* const space = dynamic_shared<E>();
+  const auto keys = [&](int stage) { return Space{space + 2 * stage * Space::elements}; };
+  const auto values = [&](int stage) { return Space{space + (2 * stage + 1) * Space::elements}; };
+  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(tiles));
+  const int tile = static_cast<int>(blockIdx.x % static_cast<unsigned>(tiles));
+  const AttentionPlace place{head / a.key_heads, head % a.key_heads};
+  // With a causal mask the last queries have most to do, and begin first.
+  const int first = (tiles - 1 - tile) * side;
+  const int end = a.most_keys(first, first + side);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = lane / 4, member = lane % 4;
+
+  const Space queries = keys(1);
+  queries.template fetch<true>(a, place, a.q, first, a.rows, a.d);
+  ptx::copy_commit();
+  const auto fetch = [&](int from, int stage) {
+    keys(stage).template fetch<false>(a, place, a.k, from, end, a.d);
+    values(stage).template fetch<false>(a, place, a.v, from, end, a.e);
+    ptx::copy_commit();
+  };
+  if (end > 0) fetch(0, 0);
+  if (end > 0) {
+    ptx::copy_wait<1>();
+  } else {
+    ptx::copy_wait<0>();
+  }
+  __syncthreads();
+  unsigned q[width / 16][4];
+#pragma unroll
+  for (int c = 0; c < width / 16; ++c) {
+    if (c * 16 < a.d) queries.load_left(q[c], warp * 16, c * 16);
+  }
+  __syncthreads();  // keys take the place of the queries
+
+  float result[width / 8][4] = {};
+  Online online{{std::numeric_limits<float>::lowest(), std::numeric_limits<float>::lowest()}, {}};
+  int limits[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + warp * 16 + group + half * 8;
+    limits[half] = row < a.rows ? a.limit(row) : 0;
+  }
+  int stage = 0;
+  for (int from = 0; from < end; from += side) {
+    if (from + side < end) {
+      fetch(from + side, stage ^ 1);
+      ptx::copy_wait<1>();
+    } else {
+      ptx::copy_wait<0>();
+    }
+    __syncthreads();
+    float s[side / 8][4] = {};
+#pragma unroll
+    for (int c = 0; c < width / 16; ++c) {
+      if (c * 16 >= a.d) break;
+#pragma unroll
+      for (int j = 0; j < side / 16; ++j) {
+        unsigned k[4];
+        keys(stage).load_turned(k, j * 16, c * 16);
+        multiply<E>(s[2 * j], q[c], {k[0], k[1]});
+        multiply<E>(s[2 * j + 1], q[c], {k[2], k[3]});
+      }
+    }
+    weigh<width>(s, result, online, limits, from, a.scale);
+#pragma unroll
+    for (int j = 0; j < side / 16; ++j) {
+      Halves weights;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        weights.set<E>(i, s[2 * j + i / 2][i % 2 * 2], s[2 * j + i / 2][i % 2 * 2 + 1]);
+      }
+#pragma unroll
+      for (int c = 0; c < width / 16; ++c) {
+        if (c * 16 >= a.e) break;
+        unsigned v[4];
+        values(stage).load_right(v, j * 16, c * 16);
+        multiply<E>(result[2 * c], weights, {v[0], v[1]});
+        multiply<E>(result[2 * c + 1], weights, {v[2], v[3]});
+      }
+    }
+    __syncthreads();
+    stage ^= 1;
+  }
+
+  // The 16 rows of a warp go through shared memory, so that they are written in whole vectors.
+  const Space out = keys(0);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first + warp * 16 + group + half * 8;
+    const float sum = fold_row(online.sum[half], [](float x, float y) { return x + y; });
+    if (row < a.rows && a.lse != nullptr && member == 0) {
+      a.lse[place.statistic(a, row)] = limits[half] > 0 ? online.largest[half] + std::log(sum)
+                                                        : -std::numeric_limits<float>::infinity();
+    }
+#pragma unroll
+    for (int j = 0; j < width / 8; ++j) {
+      if (j * 8 >= a.e) break;
+      const bool attends = limits[half] > 0;
+      *reinterpret_cast<unsigned*>(out.at(warp * 16 + group + half * 8, j * 8 + 2 * member)) =
+          pair_of<E>(attends ? result[j][2 * half] / sum : 0.0f,
+                     attends ? result[j][2 * half + 1] / sum : 0.0f);
+    }
+  }
+  __syncwarp();
+  constexpr int pieces = width / 8;
+#pragma unroll 2
+  for (int i = lane; i < 16 * pieces; i += 32) {
+    const int row = warp * 16 + i / pieces, column = i % pieces * 8;
+    if (first + row >= a.rows || column >= a.e) continue;
+    const std::int64_t to = place.query(a, a.out, first + row) + column;
+    static_cast<uint4*>(a.out.data)[to / 8] = *reinterpret_cast<const uint4*>(out.at(row, column));
+  }
+}
+
+template <class E>
+void run_fragments(const View& on, const Attention<float>& a, std::int64_t heads) {
+  const int tiles = (a.rows + side - 1) / side;
+  const std::int64_t blocks = heads * tiles;
+  if (blocks == 0) return;
+  check(blocks < std::int64_t{1} << 31, "attention of ", heads, " heads of ", a.rows,
+        " rows is beyond what a device takes at once");
+  const auto run_width = [&]<int width>(std::integral_constant<int, width>) {
+    run(Queue(on), attend_fragments<E, width>, static_cast<unsigned>(blocks), threads,
+        4 * sizeof(E) * Tile<E, width>::elements, a, tiles);
+  };
+  std::max(a.d, a.e) <= 64 ? run_width(std::integral_constant<int, 64>{})
+                           : run_width(std::integral_constant<int, 128>{});
+}
+
+}  // namespace
+
+bool attend_by_fragments(const View& on, const Attention<float>& a, std::int64_t heads) {
+  if (!has_fragments(a) || !a.out.packed) return false;
+  (a.q.dtype == bf16 ? run_fragments<__nv_bfloat16> : run_fragments<__half>)(on, a, heads);
+  return true;
+}
+
+}  // namespace quipu::on_cuda

@@ -1,0 +1,448 @@
+// Backward of attention over factored keys and values on tensor cores: bf16 of rank 1 with sizes
+// that are multiples of 8, up to 32 heads, d and e up to 128, rows on 16-byte borders. A block has
+// a batch entry and a block of its entries, in tiles of 32; while it works on one, both panels of
+// the next are on the way. Five products of one size make all gradients:
+//   scores and the gradients of weights    bk q^T, bv d_o^T    a warp has 8 heads
+//   gradients of bv and bk                 g d_o, y q          a warp has 32 columns
+//   gradient of the queries                y^T bk              the same, in registers to the end
+// with g = weights av, y = (gradient of scores) ak. The gradient of the queries becomes the block's
+// part of those of aq and bq. Bound by memory: every factor is read once and every gradient written
+// (or read, added to and written) once, 16 or 8 bytes a thread, whole sectors a row. 80 KiB of
+// shared memory let two blocks share a multiprocessor.
+//
+// sass differentiate_mma: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.M88.2 LDSM.16.MT88.4
+// LDGSTS.E.BYPASS.128 STG.E.128 STG.E.64; forbid STL LDL LD.E$ ST.E$; registers 255
+#include "runtime/run.h"
+#include "tpa_decode_mma.cuh"
+
+namespace quipu {
+namespace on_cuda {
+namespace tpa_mma {
+namespace {
+
+using E = __nv_bfloat16;
+constexpr int query_pitch = most_columns + 4;
+
+struct Backward {
+  Factor aq, bq, ak, bk, av, bv, o, d_o;
+  FactorGrad d_ak, d_bk, d_av, d_bv;
+  EntryCounts counts;
+  TpaBlocks blocks;
+  const float* lse;
+  std::int64_t lse_step[2];
+  float* parts;  // (b, block, h r + r d), or null
+  int heads, r, d, e;
+  float score_scale, value_scale;
+};
+
+using Planes = uint4[2][rows * narrow_chunks];
+
+struct Shared {
+  uint4 panels[2][2][panel_chunks];            // of a tile and the next: keys, values
+  uint4 queries[2][most_heads * wide_chunks];  // the halves: (head, d)
+  uint4 d_o[most_heads * wide_chunks];         // (head, e)
+  Planes weights, slopes;                      // g and y: (entry, head)
+  float4 results[2][rows * most_heads / 4];    // gradients of av and ak: (entry, head)
+  float lse[most_heads], mean[most_heads], raise[most_heads], largest[most_heads];
+};
+static_assert(2 * (sizeof(Shared) + 1024) <= 164 * 1024);
+
+/// Where four heads of a row of results lie: pairs of a warp's heads are written, fours of all
+/// heads of two rows read, both without a conflict.
+__device__ __forceinline__ int result_place(int row, int chunk) {
+  return row * (most_heads / 4) + (chunk ^ ((2 * row & 6) | (row & 1)));
+}
+
+/// 32 rows or heads times 32 columns of a warp: 16 x 8 each.
+using Sums = float[2][4][4];
+
+/// sums += a b, where a is planes of (entry, head), as they are or turned, and b one plane of rows.
+template <bool turned>
+__device__ __forceinline__ void add_product(Sums& sums, const uint4* a, const uint4* b,
+                                            const Self& self, int columns) {
+#pragma unroll
+  for (int k = 0; k < 32; k += 16) {
+    unsigned left[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (turned) {
+        ptx::ldmatrix<4, true>(left[i], a + narrow_place(k + self.lane % 8 + self.lane / 16 * 8,
+                                                         2 * i + self.lane / 8 % 2));
+      } else {
+        ptx::ldmatrix(left[i], a + narrow_place(16 * i + self.lane % 16, k / 8 + self.lane / 16));
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if (32 * self.warp + 16 * n >= columns) continue;
+      unsigned right[4];
+      ptx::ldmatrix<4, true>(
+          right, b + wide_place(k + self.lane % 16, 4 * self.warp + 2 * n + self.lane / 16));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        mma<E>(sums[i][2 * n], left[i], {right[0], right[1]});
+        mma<E>(sums[i][2 * n + 1], left[i], {right[2], right[3]});
+      }
+    }
+  }
+}
+
+class Differentiation {
+ public:
+  __device__ __forceinline__ Differentiation(const Backward& backward)
+      : g_(backward),
+        block_(backward.blocks, backward.counts),
+        shared_(*dynamic_shared<Shared>()),
+        heads_{block_.b, 0, backward.heads} {}
+
+  __device__ __forceinline__ void run() {
+    const int tiles = static_cast<int>((block_.end - block_.begin + rows - 1) / rows);
+    if (tiles > 0) {
+      fetch_upstream();
+      fetch(0, tiles);
+      load_sums();
+      queries().make(self_);
+      ptx::copy_wait<0>();
+      __syncthreads();
+      find_means();
+    }
+    for (int tile = 0; tile < tiles; ++tile) {
+      fetch(tile + 1, tiles);
+      ptx::copy_wait<1>();
+      __syncthreads();
+      go_through(tile);
+      __syncthreads();
+    }
+    ptx::copy_wait<0>();
+    clear(g_.d_ak, g_.heads);
+    clear(g_.d_bk, g_.d);
+    clear(g_.d_av, g_.heads);
+    clear(g_.d_bv, g_.e);
+    if (g_.parts != nullptr) put_parts(tiles > 0);
+  }
+
+ private:
+  __device__ __forceinline__ Queries<E> queries() const {
+    return {g_.aq,
+            g_.bq,
+            heads_,
+            g_.r,
+            g_.d,
+            shared_.queries[0],
+            reinterpret_cast<float*>(shared_.weights),
+            shared_.raise,
+            shared_.largest};
+  }
+
+  __device__ __forceinline__ void fetch_upstream() const {
+    const int chunk = self_.thread % wide_chunks;
+    if (chunk >= (g_.e + 15) / 16 * 2) return;
+    for (int head = self_.thread / wide_chunks; head < most_heads; head += threads / wide_chunks) {
+      const bool valid = head < g_.heads && 8 * chunk < g_.e;
+      const std::int64_t at = valid ? g_.d_o.row(block_.b, head) / 8 + chunk : 0;
+      ptx::copy_async<16>(shared_.d_o + wide_place(head, chunk),
+                          static_cast<const uint4*>(g_.d_o.data) + at, valid);
+    }
+  }
+  __device__ __forceinline__ void fetch(int tile, int tiles) const {
+    if (tile < tiles) {
+      const std::int64_t first = block_.begin + std::int64_t{tile} * rows;
+      fetch_panel(shared_.panels[tile % 2][0], g_.bk, g_.ak, heads_, first, 0, inside(tile), 0,
+                  g_.d);
+      fetch_panel(shared_.panels[tile % 2][1], g_.bv, g_.av, heads_, first, 0, inside(tile), 0,
+                  g_.e);
+    }
+    ptx::copy_commit();
+  }
+  __device__ __forceinline__ int inside(int tile) const {
+    const std::int64_t left = block_.end - block_.begin - std::int64_t{tile} * rows;
+    return left < rows ? static_cast<int>(left) : rows;
+  }
+
+  __device__ __forceinline__ void load_sums() const {
+    if (self_.thread >= most_heads) return;
+    const bool exists = self_.thread < g_.heads;
+    const std::int64_t at = block_.b * g_.lse_step[0] + self_.thread * g_.lse_step[1];
+    shared_.lse[self_.thread] = exists ? g_.lse[at] : 0.0f;
+  }
+  /// The sum over all entries of weights times their gradients is the product of o and d_o.
+  __device__ __forceinline__ void find_means() const {
+    for (int head = self_.warp; head < most_heads; head += warps) {
+      const std::int64_t start = g_.o.row(block_.b, head);
+      float sum = 0.0f;
+      for (int column = self_.lane; column < g_.e && head < g_.heads; column += 32) {
+        const auto* const words = reinterpret_cast<const unsigned*>(shared_.d_o);
+        const float2 pair = unpacked<E>(words[wide_place(head, column / 8) * 4 + column % 8 / 2]);
+        sum += g_.o.at<float>(start, column) * (column % 2 == 0 ? pair.x : pair.y);
+      }
+      sum = fold_warp(sum, [](float x, float y) { return x + y; });
+      if (self_.lane == 0) shared_.mean[head] = sum;
+    }
+  }
+
+  __device__ __forceinline__ void go_through(int tile) {
+    const uint4* const keys = shared_.panels[tile % 2][0];
+    const uint4* const values = shared_.panels[tile % 2][1];
+    const std::int64_t first = block_.begin + std::int64_t{tile} * rows;
+    const int count = inside(tile);
+    find_slopes(keys, values, count);
+    __syncthreads();
+    put_results(g_.d_av, 0, first, count);
+    put_results(g_.d_ak, 1, first, count);
+    if (g_.d_bv.wanted()) {
+      Sums sums = {};
+      for (int half = 0; half < 2; ++half) {
+        add_product<false>(sums, shared_.weights[half], shared_.d_o, self_, g_.e);
+      }
+      put_entries(g_.d_bv, sums, 1.0f, first, count, g_.e);
+    }
+    if (g_.d_bk.wanted()) {
+      Sums sums = {};
+      add_product<false>(sums, shared_.slopes[0], shared_.queries[0], self_, g_.d);
+      add_product<false>(sums, shared_.slopes[0], shared_.queries[1], self_, g_.d);
+      add_product<false>(sums, shared_.slopes[1], shared_.queries[0], self_, g_.d);
+      put_entries(g_.d_bk, sums, g_.score_scale, first, count, g_.d);
+    }
+    if (g_.parts == nullptr) return;
+    for (int half = 0; half < 2; ++half) {
+      add_product<true>(d_queries_, shared_.slopes[half], keys, self_, g_.d);
+    }
+  }
+
+  /// g and y, and the gradients of av and ak, for the warp's 8 heads.
+  __device__ __forceinline__ void find_slopes(const uint4* keys, const uint4* values,
+                                              int count) const {
+    float products[2][4] = {}, factors[2][4] = {};
+    multiply_heads<E, 2>(products, keys, shared_.queries[0], self_, g_.d);
+    multiply_heads<E, 1>(factors, values, shared_.d_o, self_, g_.e);
+    const int pair = 4 * self_.warp + self_.member;
+    const auto raise = reinterpret_cast<const float2*>(shared_.raise)[pair];
+    const auto lse = reinterpret_cast<const float2*>(shared_.lse)[pair];
+    const auto mean = reinterpret_cast<const float2*>(shared_.mean)[pair];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 16 * i + 8 * half + self_.group;
+        const float2 ak = factor_of<E>(keys, self_, i, half);
+        const float2 av = factor_of<E>(values, self_, i, half);
+        const Slope x(*this, row < count, ak.x, av.x, products[i][2 * half] * raise.x,
+                      factors[i][2 * half], lse.x, mean.x);
+        const Slope y(*this, row < count, ak.y, av.y, products[i][2 * half + 1] * raise.y,
+                      factors[i][2 * half + 1], lse.y, mean.y);
+        put_halves(shared_.weights, self_, i, half, Halves<E>(x.weighted, y.weighted));
+        put_halves(shared_.slopes, self_, i, half,
+                   Halves<E>(x.d_score * ak.x * raise.x, y.d_score * ak.y * raise.y));
+        const int place =
+            result_place(row, 2 * self_.warp + self_.member / 2) * 2 + self_.member % 2;
+        reinterpret_cast<float2*>(shared_.results[0])[place] = make_float2(x.d_av, y.d_av);
+        reinterpret_cast<float2*>(shared_.results[1])[place] = make_float2(x.d_ak, y.d_ak);
+      }
+    }
+  }
+  /// What one entry and head have.
+  struct Slope {
+    __device__ __forceinline__ Slope(const Differentiation& all, bool attends, float ak, float av,
+                                     float product, float factor, float lse, float mean) {
+      const float scale = all.g_.value_scale;
+      const float score = all.g_.score_scale * (ak * product);
+      const float weight = attends ? std::exp(score - lse) : 0.0f;
+      d_av = scale * (weight * factor);
+      weighted = scale * (weight * av);
+      d_score = weight * (scale * (av * factor) - mean);
+      d_ak = all.g_.score_scale * (d_score * product);
+    }
+    float d_av, weighted, d_score, d_ak;
+  };
+
+  /// Rows of the gradient of av or ak: 8 heads a thread.
+  __device__ __forceinline__ void put_results(const FactorGrad& to, int which, std::int64_t first,
+                                              int count) const {
+    const int row = self_.thread / narrow_chunks, chunk = self_.thread % narrow_chunks;
+    if (!to.wanted() || row >= count || 8 * chunk >= g_.heads) return;
+    float values[8];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float4 four = shared_.results[which][result_place(row, 2 * chunk + j)];
+      values[4 * j] = four.x;
+      values[4 * j + 1] = four.y;
+      values[4 * j + 2] = four.z;
+      values[4 * j + 3] = four.w;
+    }
+    Packed<float, E>::put(to.data, DType::bf16, to.row(block_.b, first + row) + 8 * chunk, values,
+                          to.add);
+  }
+
+  /// Rows of the gradient of bv or bk. Lanes exchange pairs of numbers so that each has four in a
+  /// row and four lanes have a sector.
+  __device__ __forceinline__ void put_entries(const FactorGrad& to, const Sums& sums, float scale,
+                                              std::int64_t first, int count, int columns) const {
+    const bool odd = self_.member % 2 != 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 16 * i + 8 * half + self_.group;
+#pragma unroll
+        for (int n = 0; n < 4; n += 2) {
+          const int v = 2 * half;
+          const float2 even_pair = make_float2(scale * sums[i][n][v], scale * sums[i][n][v + 1]);
+          const float2 odd_pair =
+              make_float2(scale * sums[i][n + 1][v], scale * sums[i][n + 1][v + 1]);
+          const float2 own = odd ? odd_pair : even_pair, sent = odd ? even_pair : odd_pair;
+          const float2 other = make_float2(from_lane(sent.x, 1), from_lane(sent.y, 1));
+          const int column = 32 * self_.warp + 8 * (n + odd) + 4 * (self_.member / 2);
+          if (row >= count || column >= columns) continue;
+          const float2 low = odd ? other : own, high = odd ? own : other;
+          add_four(to, to.row(block_.b, first + row) + column, low, high);
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ void add_four(const FactorGrad& to, std::int64_t at, float2 low,
+                                           float2 high) const {
+    if (to.add) {
+      const uint2 old = static_cast<const uint2*>(to.data)[at / 4];
+      const float2 first = unpacked<E>(old.x), second = unpacked<E>(old.y);
+      low = make_float2(first.x + low.x, first.y + low.y);
+      high = make_float2(second.x + high.x, second.y + high.y);
+    }
+    static_cast<uint2*>(to.data)[at / 4] =
+        make_uint2(packed<E>(low.x, low.y), packed<E>(high.x, high.y));
+  }
+
+  /// The block's part of the gradients of aq and bq, from that of the queries.
+  __device__ __forceinline__ void put_parts(bool attends) {
+    float* const d_q = reinterpret_cast<float*>(shared_.panels);  // (head, query_pitch)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int head = 8 * i + self_.group;
+      const float scale = attends ? g_.score_scale / shared_.raise[head] : 0.0f;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const int place = head * query_pitch + 32 * self_.warp + 8 * n + 2 * self_.member;
+        const float* const sum = d_queries_[i / 2][n] + 2 * (i % 2);
+        reinterpret_cast<float2*>(d_q)[place / 2] = make_float2(scale * sum[0], scale * sum[1]);
+      }
+    }
+    float* const part = g_.parts + blockIdx.x * (std::int64_t{g_.r} * (g_.heads + g_.d));
+    const Queries<E> q = queries();
+    for (int start = 0; start < g_.r; start += query_depth) {
+      const int count = min(query_depth, g_.r - start);
+      __syncthreads();
+      q.load_factors(self_, start, count);
+      __syncthreads();
+      for (int k = self_.warp; k < count && self_.lane < g_.heads; k += warps) {
+        float sum = 0.0f;
+        for (int column = 0; column < g_.d; column += 4) {
+          const float4 left =
+              reinterpret_cast<const float4*>(d_q)[(self_.lane * query_pitch + column) / 4];
+          const float2 low = q.bq_at(k, column), high = q.bq_at(k, column + 2);
+          sum += left.x * low.x + left.y * low.y + left.z * high.x + left.w * high.y;
+        }
+        part[std::int64_t{self_.lane} * g_.r + start + k] = sum;
+      }
+      for (int k = 0; k < count && self_.thread < g_.d; ++k) {
+        float sum = 0.0f;
+        for (int head = 0; head < g_.heads; ++head) {
+          sum += q.aq_at(head, k) * d_q[head * query_pitch + self_.thread];
+        }
+        part[std::int64_t{g_.heads} * g_.r + std::int64_t{start + k} * g_.d + self_.thread] = sum;
+      }
+    }
+  }
+
+  /// Entries that do not attend have no gradient.
+  __device__ __forceinline__ void clear(const FactorGrad& to, int columns) const {
+    if (!to.wanted() || to.add) return;
+    const int chunks = columns / 8;
+    for (std::int64_t m = block_.end + self_.thread / chunks; m < block_.last;
+         m += threads / chunks) {
+      if (self_.thread >= threads / chunks * chunks) return;
+      const std::int64_t at = to.row(block_.b, m) / 8 + self_.thread % chunks;
+      static_cast<uint4*>(to.data)[at] = make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  const Backward& g_;
+  EntryBlock block_;
+  Shared& shared_;
+  Heads heads_;
+  Self self_;
+  Sums d_queries_ = {};  // 16 heads, 8 columns each
+};
+
+__global__ void __launch_bounds__(threads, 2) differentiate_mma(Backward backward) {
+  Differentiation(backward).run();
+}
+
+// ---- on the host ----
+
+/// Whether two gradients may have an element in common. Columns of one tensor need not.
+bool may_overlap(const View& a, const View& b) {
+  const auto size = static_cast<std::int64_t>(size_of(a.dtype));
+  const auto end = [](const View& v) {
+    std::int64_t last = 0;
+    for (int d = 0; d < v.dim(); ++d) last += (v.size(d) - 1) * v.stride(d);
+    return v.as<char>() + (last + 1) * static_cast<std::int64_t>(size_of(v.dtype));
+  };
+  if (end(a) <= b.as<char>() || end(b) <= a.as<char>()) return false;
+  if (a.stride(0) != b.stride(0) || a.stride(1) != b.stride(1)) return true;
+  const std::int64_t row = a.stride(1);
+  const std::int64_t apart = ((b.as<char>() - a.as<char>()) / size % row + row) % row;
+  return !(a.size(3) <= apart && apart + b.size(3) <= row);
+}
+
+bool suits_backward(const TpaInputs& in, const View& d_o, const TpaInputGrads& d) {
+  if (!suits(in) || in.aq.dtype != bf16 || !d.of_scores() || !has_packed_rows(d_o, 2)) return false;
+  if (in.ak.size(2) != 1 || in.av.size(2) != 1) return false;
+  if (in.aq.size(1) > most_heads || in.bv.size(3) > most_columns) return false;
+  const Grad* const grads[] = {&d.ak, &d.bk, &d.av, &d.bv};
+  for (const Grad* g : grads) {
+    if (!g->wanted()) continue;
+    if (g->view.dtype != bf16 || !has_packed_rows(g->view, 3)) return false;
+    for (const Grad* other : grads) {
+      if (other < g && other->wanted() && may_overlap(g->view, other->view)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace tpa_mma
+
+bool tpa_backward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
+                                  const View& d_o, const TpaInputGrads& d, const View& partial,
+                                  const TpaBlocks& blocks) {
+  using namespace tpa_mma;
+  if (!suits_backward(in, d_o, d)) return false;
+  const Backward backward{Factor(in.aq),
+                          Factor(in.bq),
+                          Factor(in.ak),
+                          Factor(in.bk),
+                          Factor(in.av),
+                          Factor(in.bv),
+                          Factor(o),
+                          Factor(d_o),
+                          FactorGrad(d.ak),
+                          FactorGrad(d.bk),
+                          FactorGrad(d.av),
+                          FactorGrad(d.bv),
+                          EntryCounts(in),
+                          blocks,
+                          lse.as<float>(),
+                          {lse.stride(0), lse.stride(1)},
+                          partial.defined ? partial.as<float>() : nullptr,
+                          static_cast<int>(in.aq.size(1)),
+                          static_cast<int>(in.aq.size(2)),
+                          static_cast<int>(in.bq.size(2)),
+                          static_cast<int>(in.bv.size(3)),
+                          static_cast<float>(in.score_scale),
+                          static_cast<float>(in.value_scale)};
+  run(Queue(d_o), differentiate_mma, static_cast<unsigned>(d_o.size(0) * blocks.count), threads,
+      sizeof(Shared), backward);
+  return true;
+}
+
+}  // namespace on_cuda
+}  // namespace quipu
