@@ -197,7 +197,7 @@ class Column {
           variant_.column, size.n));
     } else {
       notes.push_back(
-          fmt::format("{} up to n = {}: counted at {} tokens; the last is met to {:.2g} %{}",
+          fmt::format("{} up to n = {}: counted at {} tokens; the last is met to {:.2f} %{}",
                       variant_.column, size.n, fit.plan.text(), 100 * fit.deviation,
                       fit.deviation > allowed_deviation ? ", so growth is not as assumed" : ""));
     }
