@@ -13,7 +13,7 @@ using namespace quipu;
 using namespace quipu::bench;
 
 /// Round figures: 1 TB/s of memory at 92 %, 1 MB of L2.
-const Card card{"card", "Card", 1e12, 1e6, 10e12, 100, 1e9, 150000, 100000, 100e12, 10e12};
+const Card card{"card", "Card", 1e12, 1e6, 5e12, 100, 1e9, 150000, 100000, 100e12, 10e12};
 constexpr double launch_ms = 0.003;
 
 LaunchCounts launch(double read, double written) {
@@ -56,7 +56,7 @@ TEST_CASE("predict: the slowest part of a launch is its time") {
   LaunchCounts counts = launch(600e6, 320e6);
   CHECK(busy_ms(counts) == close(1));  // 0.92 GB at 0.92 TB/s
   CHECK(bound(counts) == "memory");
-  counts[Count::sectors] = 1e9;
+  counts[Count::sectors] = 0.5e9;
   CHECK(busy_ms(counts) == close(3.2));
   CHECK(bound(counts) == "L2");
   counts[Count::passes] = 4e8;  // on 100 multiprocessors at 1 GHz
@@ -67,6 +67,22 @@ TEST_CASE("predict: the slowest part of a launch is its time") {
   CHECK(bound(counts) == "tensor cores");
   CHECK(busy_ms(counts, 6e10) == close(6));
   CHECK(bound(counts, 6e10) == "arithmetic");
+}
+
+TEST_CASE("predict: few blocks keep few multiprocessors busy") {
+  LaunchCounts counts = launch(92e6, 0);
+  counts.blocks = 10;  // 64 bytes a clock each: 0.64 TB/s
+  CHECK(busy_ms(counts) == close(92e6 / 0.64e9));
+  CHECK(bound(counts) == "few blocks");
+  counts[Count::passes] = 1e7;
+  CHECK(busy_ms(counts) == close(1));
+  counts[Count::mma_flops] = 2e10;
+  CHECK(busy_ms(counts) == close(2));
+  CHECK(busy_ms(counts, 3e9) == close(3));
+  counts.blocks = 100;
+  CHECK(busy_ms(counts, 3e9) == close(0.3));
+  counts.blocks = 0;  // not known
+  CHECK(busy_ms(counts, 3e9) == close(0.3));
 }
 
 TEST_CASE("predict: launches add up, each with its cost; no launch costs nothing") {
@@ -102,8 +118,8 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
   }
   SUBCASE("what L1 keeps is nothing to L2") {
     LaunchCounts often = launch(0.92e6, 0);
-    often[Count::sectors] = 1e9;
-    often[Count::again_in_block] = 0.9e9;
+    often[Count::sectors] = 0.5e9;
+    often[Count::again_in_block] = 0.45e9;
     often[Count::gap_in_block] = 585;  // x 32 bytes x 8 blocks: 149760
     CHECK(busy_ms(often) == close(0.32));
     often[Count::gap_in_block] = 586;
