@@ -12,6 +12,7 @@ namespace quipu::bench {
 namespace {
 
 constexpr double memory_efficiency = 0.92, launch_ms = 0.003;
+constexpr double multiprocessor_bytes_per_clock = 64;  // from L2
 constexpr double sector_bytes = 32, threads_of_multiprocessor = 2048, blocks_of_multiprocessor = 32;
 
 /// Blocks that a multiprocessor runs at the same time, registers aside.
@@ -105,12 +106,18 @@ LaunchTime time_of(const LaunchCounts& launch, const Card& card, double flops) {
   LaunchTime time{launch.kernel, 0, launch.blocks, 0, ""};
   time.memory_bytes =
       launch[Count::read_bytes] + launch[Count::written_bytes] + missed_bytes(launch, card);
+  // A multiprocessor without a block does nothing. Fills, copies and library calls tell no blocks.
+  const double busy =
+      launch.blocks > 0 ? std::min(launch.blocks, card.multiprocessors) : card.multiprocessors;
+  const double share = busy / card.multiprocessors;
+  const double from_l2 = l2_bytes(launch, card);
   const std::pair<double, const char*> bounds[] = {
       {time.memory_bytes / (memory_efficiency * card.memory_bytes_per_s), "memory"},
-      {l2_bytes(launch, card) / card.l2_bytes_per_s, "L2"},
-      {launch[Count::passes] / card.multiprocessors / card.clock_hz, "shared memory"},
-      {launch[Count::mma_flops] / card.tensor_flops, "tensor cores"},
-      {flops / card.fp32_flops, "arithmetic"}};
+      {from_l2 / card.l2_bytes_per_s, "L2"},
+      {from_l2 / (busy * multiprocessor_bytes_per_clock * card.clock_hz), "few blocks"},
+      {launch[Count::passes] / busy / card.clock_hz, "shared memory"},
+      {launch[Count::mma_flops] / (share * card.tensor_flops), "tensor cores"},
+      {flops / (share * card.fp32_flops), "arithmetic"}};
   const auto slowest = std::max_element(std::begin(bounds), std::end(bounds));
   time.ms = 1e3 * slowest->first + launch_ms;
   time.bound = 1e3 * slowest->first > launch_ms ? slowest->second : "launch";
@@ -172,15 +179,15 @@ std::string how_predicted() {
   return fmt::format(
       "Predicted, not measured: kernels were run on the emulator at small n and their launches "
       "counted; counts at the n of a row are sums of multiples of its tokens, its batch and its "
-      "blocks, drawn from small sizes and tried on another. A launch takes the longest of its "
-      "bytes through memory at {:.0f} % of the data "
-      "sheet's bandwidth (touched once, and read again where more than the L2 cache lies between), "
-      "its sectors through L2, its passes over shared memory, its tensor-core products and its "
-      "stated arithmetic, and {:.0f} us for the launch. Left out: latency, occupancy and "
-      "registers, "
-      "waves that do not fill the card, instruction issue, special functions, conflicts in L2, "
-      "clocks that fall under load, and time on the host. The byte limit is what the least bytes "
-      "take at full bandwidth.",
+      "blocks, drawn from small sizes and tried on another. A launch takes the longest of: its "
+      "bytes through memory at {:.0f} % of the data sheet's bandwidth (touched once, and read "
+      "again "
+      "where more than the L2 cache lies between); its sectors through L2, and into the "
+      "multiprocessors that have a block; its passes over shared memory; its tensor-core products; "
+      "its stated arithmetic. To that come {:.0f} us for the launch. Left out: latency, occupancy "
+      "and registers, last waves that do not fill the card, instruction issue, special functions, "
+      "conflicts in L2, clocks that fall under load, and time on the host. The byte limit is what "
+      "the least bytes take at full bandwidth.",
       100 * memory_efficiency, 1e3 * launch_ms);
 }
 

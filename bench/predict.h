@@ -2,14 +2,14 @@
 // How long a call would take on a card that is not here, from what the emulator counts.
 //
 // A launch takes as long as the slowest of: its bytes through memory at 92 % of the data sheet's
-// bandwidth (the best that the published tables themselves show), its sectors through the L2 cache
-// (those aside that the block had asked for so shortly before that L1 has them), its passes over
-// the banks of shared memory, its tensor-core products, its other arithmetic as stated; and 3 us
-// for being launched. Bytes through memory are those that the launch touches at least once, and
-// those that it reads again when more than the L2 cache lies between. Counts at large n come from
-// small ones: each is a sum of multiples of the tokens, the batch, their product and the number of
-// blocks, tried on a size that it was not drawn from. Which kernels run, and in how many blocks, is
-// known for every n.
+// bandwidth (the best that the published tables themselves show); its sectors through the L2 cache
+// (those aside that the block had asked for so shortly before that L1 has them), and into the
+// multiprocessors that have a block; its passes over the banks of shared memory; its tensor-core
+// products; its other arithmetic as stated. To that come 3 us for the launch. Bytes through memory
+// are those that the launch touches at least once, and those that it reads again when more than the
+// L2 cache lies between. Counts at large n come from small ones: each is a sum of multiples of the
+// tokens, the batch, their product and the number of blocks, tried on a size that it was not drawn
+// from. Which kernels run, and in how many blocks, is known for every n.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -80,6 +80,8 @@ struct Sample {
 class Growth {
  public:
   explicit Growth(std::vector<Sample> samples);
+  /// Gaps grow with the size of a part, or their sum grows with the work: takes what fits this one.
+  void choose_gaps(const Sample& other);
   /// `cut` tells the kernels there, and into how many blocks the work is cut.
   CallCounts at(double tokens, double units, const CallCounts& cut) const;
   /// By how much the fit misses another sample: the largest share over the kinds that are sums.
@@ -93,6 +95,7 @@ class Growth {
   std::vector<double> weights(double tokens, double units, const CallCounts& cut) const;
 
   std::vector<Sample> samples_;
+  bool sums_of_gaps_ = false;
   // Terms that are not the sum of earlier ones, as columns of an orthogonal and a triangular
   // matrix.
   std::vector<std::size_t> used_;

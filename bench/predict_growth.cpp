@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "predict.h"
 #include "quipu/core/error.h"
@@ -22,6 +23,9 @@ double term(std::size_t which, double tokens, double units, const CallCounts& cu
     default: return cut[which - plain_terms].blocks;
   }
 }
+
+constexpr std::pair<Count, Count> gaps[] = {{Count::again_in_block, Count::gap_in_block},
+                                            {Count::again_across, Count::gap_across}};
 
 double dot(const Column& a, const Column& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
@@ -68,17 +72,39 @@ std::vector<double> Growth::weights(double tokens, double units, const CallCount
 
 CallCounts Growth::at(double tokens, double units, const CallCounts& cut) const {
   const Column weight = weights(tokens, units, cut);
+  const auto grown = [&](const auto& value_of) {
+    double sum = 0;
+    for (std::size_t j = 0; j < samples_.size(); ++j)
+      sum += weight[j] * value_of(samples_[j].counts);
+    return std::max(0.0, sum);
+  };
   CallCounts result = cut;
   for (std::size_t i = 0; i < result.size(); ++i) {
     for (std::size_t k = 0; k < result[i].values.size(); ++k) {
-      double sum = 0;
-      for (std::size_t j = 0; j < samples_.size(); ++j) {
-        sum += weight[j] * samples_[j].counts[i].values[k];
-      }
-      result[i].values[k] = std::max(0.0, sum);
+      result[i].values[k] = grown([&](const CallCounts& c) { return c[i].values[k]; });
+    }
+    for (const auto& [again, gap] : gaps) {
+      const double sum = grown([&](const CallCounts& c) { return c[i][again] * c[i][gap]; });
+      if (sums_of_gaps_ && result[i][again] > 0) result[i][gap] = sum / result[i][again];
     }
   }
   return result;
+}
+
+void Growth::choose_gaps(const Sample& other) {
+  const auto missed = [&](bool sums) {
+    sums_of_gaps_ = sums;
+    const CallCounts fitted = at(other.tokens, other.units, other.counts);
+    double sum = 0;
+    for (std::size_t i = 0; i < fitted.size(); ++i) {
+      for (const auto& [again, gap] : gaps) {
+        sum += other.counts[i][again] * std::abs(fitted[i][gap] - other.counts[i][gap]);
+      }
+    }
+    return sum;
+  };
+  const double by_mean = missed(false), by_sum = missed(true);
+  sums_of_gaps_ = by_sum < by_mean;
 }
 
 double Growth::deviation_from(const Sample& other) const {

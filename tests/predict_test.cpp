@@ -13,7 +13,7 @@ using namespace quipu;
 using namespace quipu::bench;
 
 /// Round figures: 1 TB/s of memory at 92 %, 1 MB of L2.
-const Card card{"card", "Card", 1e12, 1e6, 10e12, 100, 1e9, 150000, 100000, 100e12, 10e12};
+const Card card{"card", "Card", 1e12, 1e6, 5e12, 100, 1e9, 150000, 100000, 100e12, 10e12};
 constexpr double launch_ms = 0.003;
 
 LaunchCounts launch(double read, double written) {
@@ -56,7 +56,7 @@ TEST_CASE("predict: the slowest part of a launch is its time") {
   LaunchCounts counts = launch(600e6, 320e6);
   CHECK(busy_ms(counts) == close(1));  // 0.92 GB at 0.92 TB/s
   CHECK(bound(counts) == "memory");
-  counts[Count::sectors] = 1e9;
+  counts[Count::sectors] = 0.5e9;
   CHECK(busy_ms(counts) == close(3.2));
   CHECK(bound(counts) == "L2");
   counts[Count::passes] = 4e8;  // on 100 multiprocessors at 1 GHz
@@ -67,6 +67,22 @@ TEST_CASE("predict: the slowest part of a launch is its time") {
   CHECK(bound(counts) == "tensor cores");
   CHECK(busy_ms(counts, 6e10) == close(6));
   CHECK(bound(counts, 6e10) == "arithmetic");
+}
+
+TEST_CASE("predict: few blocks keep few multiprocessors busy") {
+  LaunchCounts counts = launch(92e6, 0);
+  counts.blocks = 10;  // 64 bytes a clock each: 0.64 TB/s
+  CHECK(busy_ms(counts) == close(92e6 / 0.64e9));
+  CHECK(bound(counts) == "few blocks");
+  counts[Count::passes] = 1e7;
+  CHECK(busy_ms(counts) == close(1));
+  counts[Count::mma_flops] = 2e10;
+  CHECK(busy_ms(counts) == close(2));
+  CHECK(busy_ms(counts, 3e9) == close(3));
+  counts.blocks = 100;
+  CHECK(busy_ms(counts, 3e9) == close(0.3));
+  counts.blocks = 0;  // not known
+  CHECK(busy_ms(counts, 3e9) == close(0.3));
 }
 
 TEST_CASE("predict: launches add up, each with its cost; no launch costs nothing") {
@@ -102,8 +118,8 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
   }
   SUBCASE("what L1 keeps is nothing to L2") {
     LaunchCounts often = launch(0.92e6, 0);
-    often[Count::sectors] = 1e9;
-    often[Count::again_in_block] = 0.9e9;
+    often[Count::sectors] = 0.5e9;
+    often[Count::again_in_block] = 0.45e9;
     often[Count::gap_in_block] = 585;  // x 32 bytes x 8 blocks: 149760
     CHECK(busy_ms(often) == close(0.32));
     often[Count::gap_in_block] = 586;
@@ -166,6 +182,33 @@ TEST_CASE("predict: growth with tokens, units and blocks") {
   CHECK(in_parts.deviation_from(sample(1216, 2)) < 1e-9);
   const Growth even({sample(512, 1), sample(1024, 1), sample(512, 2), sample(1024, 2)});
   CHECK_FALSE(even.knows(32768, 144, cut(32768, 144)));  // blocks grow with tokens here, not there
+}
+
+TEST_CASE("predict: gaps that grow with a part, and gaps whose sum grows with the work") {
+  // A block asks for 100 sectors of its own and 10 for each of its tokens, and then again for 50.
+  const auto worked = [](double tokens, double units) {
+    Sample s = sample(tokens, units);
+    s.counts[0][Count::again_in_block] = 50 * s.counts[0].blocks;
+    s.counts[0][Count::gap_in_block] = 100 + 10 * tokens * units / s.counts[0].blocks;
+    return s;
+  };
+  const auto gap = [](const Growth& growth, double tokens, double units) {
+    return growth.at(tokens, units, cut(tokens, units))[0][Count::gap_in_block];
+  };
+  Growth sums({worked(1024, 1), worked(1088, 1), worked(1280, 1), worked(1024, 2), worked(1088, 2),
+               worked(1280, 2)});
+  sums.choose_gaps(worked(1216, 2));
+  CHECK(gap(sums, 32768, 144) == doctest::Approx(100 + 10 * 32768 / 4));
+  // A block reads its tokens, all of them, and then again.
+  const auto strip = [](double tokens) {
+    Sample s = sample(tokens, 1);
+    s.counts[0].blocks = 1;
+    s.counts[0][Count::again_in_block] = s.counts[0][Count::gap_in_block] = 4 * tokens;
+    return s;
+  };
+  Growth means({strip(1024), strip(1088), strip(1280)});
+  means.choose_gaps(strip(1216));
+  CHECK(gap(means, 32768, 1) == doctest::Approx(4 * 32768));
 }
 
 TEST_CASE("predict: growth that is not as assumed, and other kernels, are noticed") {
