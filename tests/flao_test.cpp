@@ -31,7 +31,6 @@ TEST_CASE_FIXTURE(EachDevice, "flao: agrees with its composition in f64, forward
 }
 
 TEST_CASE_FIXTURE(EachDevice, "flao: long sequences under softmax over them") {
-  const Sizes s{1, 2, 301, 301, 20, 18};
   FlaoOptions options{.q_act = Act::softmax,
                       .q_dim = -2,
                       .k_act = Act::softmax,
@@ -41,13 +40,17 @@ TEST_CASE_FIXTURE(EachDevice, "flao: long sequences under softmax over them") {
                       .g_act = Act::softmax,
                       .g_dim = -2,
                       .lrpe = FlaoLrpe::cosine,
-                      .theta = theta_of({2, 1}, f64, device),
+                      .theta = theta_of({1, 1}, f64, device),
                       .offset = 40};
-  const auto in = inputs_of(s, f64, device);
-  const Tensor upstream = upstream_of(s, f64, device);
-  const auto got = run(flao, in, options, upstream);
-  const auto wanted = run(flao_composed, in, options, upstream);
-  for (std::size_t i = 0; i < got.size(); ++i) CHECK(error(got[i], wanted[i]) <= 1e-12);
+  // The last one is so long that devices cut it into parts.
+  for (const Sizes& s : {Sizes{1, 2, 301, 301, 20, 18}, Sizes{1, 1, 600, 530, 3, 6}}) {
+    CAPTURE(text_of(s));
+    const auto in = inputs_of(s, f64, device);
+    const Tensor upstream = upstream_of(s, f64, device);
+    const auto got = run(flao, in, options, upstream);
+    const auto wanted = run(flao_composed, in, options, upstream);
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(error(got[i], wanted[i]) <= 1e-12);
+  }
 }
 
 TEST_CASE_FIXTURE(EachDevice, "flao: no further from the truth than its composition") {
@@ -77,6 +80,31 @@ TEST_CASE_FIXTURE(EachDevice, "flao: no further from the truth than its composit
         CAPTURE(i);
         CHECK(error(got[i], exact[i]) <= 2 * epsilon);
         CHECK(error(got[i], exact[i]) <= error(composed[i], exact[i]) + epsilon);
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "flao: rows of any width in f32") {
+  const FlaoOptions plain{.k_act = Act::softmax, .k_dim = -1, .g_act = Act::silu};
+  FlaoOptions doubled{.q_act = Act::softmax, .q_dim = -1, .lrpe = FlaoLrpe::cosine};
+  for (const Sizes& s : {Sizes{1, 1, 70, 70, 128, 128}, Sizes{1, 1, 70, 30, 132, 140},
+                         Sizes{1, 2, 30, 40, 99, 301}, Sizes{1, 1, 12, 9, 500, 530}}) {
+    CAPTURE(text_of(s));
+    doubled.theta = theta_of({1, s.d}, f32, device);
+    for (const FlaoOptions& options : {plain, doubled}) {
+      const auto in = inputs_of(s, f32, device);
+      const Tensor upstream = upstream_of(s, f32, device);
+      const auto got = run(flao, in, options, upstream);
+      std::vector<Tensor> wide;
+      for (const Tensor& x : in) wide.push_back(x.detach().to(cpu).to(f64).set_requires_grad());
+      FlaoOptions exactly = options;
+      if (options.theta.defined()) exactly.theta = options.theta.to(cpu).to(f64);
+      const auto exact = run(flao_composed, wide, exactly, upstream.to(cpu).to(f64));
+      // Entries grow with their sums as rounding does; angles are rounded at up to 70.
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CAPTURE(i);
+        CHECK(error(got[i].to(cpu), exact[i]) <= 64 * std::exp2(-23));
       }
     }
   }
