@@ -61,12 +61,13 @@ __device__ __forceinline__ void pass_gate(const Queries<T>& c, const FlaoUnit& u
         },
         [&](unsigned i, const Vector<T>& d, const Vector<T>& gate) {
           if (to_gate && !measure) target.place.put(to, i, d, target.add);
-          Vector<T> product;
+          Vector<T> out;
 #pragma unroll
           for (unsigned j = 0; j < vector_width<T>; ++j) {
-            product[j] = i + j < g.features ? up[j] * gate[j] : T(0);
+            const T product = i + j < g.features ? up[j] * gate[j] : T(0);
+            out[j] = measure ? d[j] : product;
           }
-          if (measure || to_product) store_vector(row, i, measure ? d : product);
+          if (measure || to_product) store_vector(row, i, out);
         });
   }
 }

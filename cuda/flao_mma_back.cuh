@@ -15,6 +15,43 @@ struct Worker {
   int strip = static_cast<int>(threadIdx.x / warp_size % strips);
 };
 
+/// The strip that a worker multiplies by: the first group's is one of the matrix (width, e), which
+/// has `columns` of them in all, the second one's is of the transposed.
+template <bool low_in_tile>
+class WorkerStrip {
+ public:
+  __device__ __forceinline__ WorkerStrip(int width, int e)
+      : columns(Worker().group == 0 ? e : width), depth_(Worker().group == 0 ? width : e), e_(e) {}
+
+  __device__ __forceinline__ bool is_there() const { return Worker().strip * 16 < columns; }
+
+  __device__ __forceinline__ void load(const float* matrix) {
+    const Worker worker;
+    if (worker.group == 0) {
+      strip_.template load<false>(matrix, e_, depth_, worker.strip, columns);
+    } else {
+      strip_.template load<true>(matrix, e_, depth_, worker.strip, columns);
+    }
+  }
+
+  /// sum += 16 rows times the strip; `low` is what fill_low made, where it is needed.
+  __device__ __forceinline__ void multiply_by(float (&sum)[2][4], const Pieces& rows,
+                                              const unsigned* low) const {
+    const Worker worker;
+    if (worker.group == 0) {
+      multiply<false>(sum, rows, strip_, low_of_strip<false>(low, worker.strip, columns), depth_);
+    } else {
+      multiply<true>(sum, rows, strip_, low_of_strip<true>(low, worker.strip, columns), depth_);
+    }
+  }
+
+  int columns;
+
+ private:
+  int depth_, e_;
+  Strip<low_in_tile> strip_;
+};
+
 /// A tile of gradients in f32: those of even columns, those of odd ones.
 struct GradTile {
   unsigned* even;

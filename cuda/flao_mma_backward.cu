@@ -107,13 +107,10 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
   };
   for (int t = 0; t < stages - 2; ++t) fetch_stage(t);
   __syncwarp();  // rows may be shorter than the lanes reach
-  // The first group's strip is one of kv, the second one's is of the transposed.
-  const int columns = is_first ? e : width, depth = is_first ? width : e;
-  const bool multiplies = (is_first ? p.d_g : p.d_q).data != nullptr && worker.strip * 16 < columns;
-  Strip<true> kv;
+  WorkerStrip<true> kv(width, e);
+  const bool multiplies = (is_first ? p.d_g : p.d_q).data != nullptr && kv.is_there();
   const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
-  if (multiplies && is_first) kv.load<false>(matrix, e, depth, worker.strip, columns);
-  if (multiplies && !is_first) kv.load<true>(matrix, e, depth, worker.strip, columns);
+  if (multiplies) kv.load(matrix);
   if (p.kv != nullptr) fill_low<back_threads>(room.low(), matrix, width, e);
   Outlet<E> outlet =
       is_first ? Outlet<E>(p.d_g, part, e) : Outlet<E>(p.d_q, part, p.q_encoding.features);
@@ -142,13 +139,8 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
     const auto read = [&] { old = is_first ? outlet.read(p.d_g, rows) : outlet.read(p.d_q, rows); };
     if (!encoded && delivers) read();
     float d[2][4] = {};
-    const bool works = delivers && worker.strip * 16 < columns;
-    if (multiplies && is_first && works) {
-      multiply<false>(d, q, kv, low_of_strip<false>(room.low(), worker.strip, columns), depth);
-    } else if (multiplies && works) {
-      multiply<true>(d, room.d_product(t - 1), kv,
-                     low_of_strip<true>(room.low(), worker.strip, columns), depth);
-    }
+    const bool works = delivers && kv.is_there();
+    if (works && multiplies) kv.multiply_by(d, is_first ? q : room.d_product(t + 1), room.low());
     if (encoded && delivers) read();  // later, for want of registers
     if (is_first && works) {
       through_gate<E>(d, encoded ? p.g_act : Act::none, e, room, t, worker.strip, found);
@@ -162,10 +154,10 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_queries(const Q
       decode(d, room.turns(t + 1), worker.strip);
     }
     if (works && act == Act::softmax) {
-      add_to_means<E>(d, out.even, sums, means, worker.strip, columns, pairs);
+      add_to_means<E>(d, out.even, sums, means, worker.strip, kv.columns, pairs);
     }
     if (softmax) __syncthreads();
-    if (works) leave<E>(d, act, out.even, sums, means, out, worker.strip, columns, pairs);
+    if (works) leave<E>(d, act, out.even, sums, means, out, worker.strip, kv.columns, pairs);
     __syncthreads();
     if (is_first && delivers) outlet.put(p.d_g, rows, out, old);
     if (!is_first && delivers) outlet.put(p.d_q, rows, out, old);

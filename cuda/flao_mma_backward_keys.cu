@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
   const Act act = !encoded ? Act::none : to == 0 ? p.k_encoding.act : p.v_encoding.act;
   const bool turned = encoded && to == 0 && p.k_encoding.kind != LrpeKind::none;
   const int width = p.k_encoding.width, e = p.v_encoding.width;
-  const int columns = to == 0 ? width : e, depth = to == 0 ? e : width;
   const bool softmax =
       encoded && (p.k_encoding.act == Act::softmax || p.v_encoding.act == Act::softmax);
   Source<back_rows, back_threads> k_source(p.k, part), v_source(p.v, part);
@@ -77,11 +76,10 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
   };
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
   __syncwarp();  // rows may be shorter than the lanes reach
-  const bool multiplies = (to == 0 ? p.d_k : p.d_v).data != nullptr && worker.strip * 16 < columns;
-  Strip<encoded> d_kv;
+  WorkerStrip<encoded> d_kv(width, e);
+  const bool multiplies = (to == 0 ? p.d_k : p.d_v).data != nullptr && d_kv.is_there();
   const float* const matrix = p.d_kv + static_cast<std::int64_t>(part.unit) * width * e;
-  if (multiplies && to == 1) d_kv.template load<false>(matrix, e, depth, worker.strip, columns);
-  if (multiplies && to == 0) d_kv.template load<true>(matrix, e, depth, worker.strip, columns);
+  if (multiplies) d_kv.load(matrix);
   if constexpr (encoded) fill_low<back_threads>(room.low(), matrix, width, e);
   Outlet<E> outlet =
       to == 0 ? Outlet<E>(p.d_k, part, p.k_encoding.features) : Outlet<E>(p.d_v, part, e);
@@ -110,21 +108,18 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
     }
     float d[2][4] = {};
     const int pairs = turned ? pairs_of(p.k_encoding.kind) : 4;
-    if (multiplies && to == 1) {
-      multiply<false>(d, left, d_kv, low_of_strip<false>(room.low(), worker.strip, columns), depth);
-    } else if (multiplies) {
-      multiply<true>(d, left, d_kv, low_of_strip<true>(room.low(), worker.strip, columns), depth);
-    }
+    if (multiplies) d_kv.multiply_by(d, left, room.low());
     if (encoded && multiplies) {
       if (turned) decode(d, room.turns(), worker.strip);
       if (act == Act::softmax) {
-        add_to_means<E>(d, room.raw(t, to), found[to], all_means[to], worker.strip, columns, pairs);
+        add_to_means<E>(d, room.raw(t, to), found[to], all_means[to], worker.strip, d_kv.columns,
+                        pairs);
       }
     }
     if (softmax) __syncthreads();
     if (multiplies) {
       leave<E>(d, act, room.raw(t, to), found[to], all_means[to], room.gradients(to), worker.strip,
-               columns, pairs);
+               d_kv.columns, pairs);
     }
     __syncthreads();
     if (to == 0) outlet.put(p.d_k, rows, room.gradients(0), old);

@@ -1,5 +1,5 @@
 // Gated linear attention by tensor cores: kv = k~^T v~. A block takes a part of a unit's keys, 32
-// at a time through four stages of shared memory, and sums all of kv in the registers of 16 warps;
+// at a time through three stages of shared memory, and sums all of kv in the registers of 16 warps;
 // where a unit has several parts, they are added in order afterwards. k and v are read once. Plain
 // ones are multiplied as they are, exactly; others pass through f32 and go in as two halves.
 //
@@ -16,10 +16,15 @@ namespace on_cuda {
 namespace flao_mma {
 namespace {
 
-constexpr int threads = 512, stages = 4;
-/// Rows of a tile: as many as warps encode at once.
+constexpr int threads = 512;
+
+/// Tiles have as many rows as warps encode at once where they do; then a block is alone on a
+/// multiprocessor and has more of them under way.
 constexpr int rows_of(bool encoded) {
   return encoded ? 16 : 32;
+}
+constexpr int stages_of(bool encoded) {
+  return encoded ? 4 : 3;
 }
 
 struct Keys {
@@ -31,7 +36,7 @@ struct Keys {
 
 template <class E, bool encoded>
 __global__ void __launch_bounds__(threads, encoded ? 1 : 2) multiply_keys_kernel(const Keys p) {
-  constexpr int count = rows_of(encoded), tile = count * pitch;
+  constexpr int count = rows_of(encoded), stages = stages_of(encoded), tile = count * pitch;
   unsigned* const shared = dynamic_shared<unsigned>();
   const Part part(p.heads, p.parts, p.length, p.tokens);
   const int width = p.k_encoding.width, e = p.v_encoding.width, tiles = part.tiles(count);
@@ -95,7 +100,7 @@ void multiply_keys(const View& k, const View& v, const View& kv, const FlaoSizes
                      : multiply_keys_kernel<__nv_bfloat16, false>)
           : (encoded ? multiply_keys_kernel<__half, true> : multiply_keys_kernel<__half, false>);
   run(Queue(k), kernel, static_cast<unsigned>(sizes.units * parts.count), threads,
-      tile_bytes(2 * stages + (encoded ? 4 : 0), rows_of(encoded)) +
+      tile_bytes(2 * stages_of(encoded) + (encoded ? 4 : 0), rows_of(encoded)) +
           (encoded ? turn_bytes(rows_of(true)) : 0),
       keys);
   if (!whole) add_flao_parts(space.sums, parts.count, kv);

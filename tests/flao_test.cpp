@@ -85,6 +85,31 @@ TEST_CASE_FIXTURE(EachDevice, "flao: no further from the truth than its composit
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "flao: rows of any width in f32") {
+  const FlaoOptions plain{.k_act = Act::softmax, .k_dim = -1, .g_act = Act::silu};
+  FlaoOptions doubled{.q_act = Act::softmax, .q_dim = -1, .lrpe = FlaoLrpe::cosine};
+  for (const Sizes& s : {Sizes{1, 1, 70, 70, 128, 128}, Sizes{1, 1, 70, 30, 132, 140},
+                         Sizes{1, 2, 30, 40, 99, 301}, Sizes{1, 1, 12, 9, 500, 530}}) {
+    CAPTURE(text_of(s));
+    doubled.theta = theta_of({1, s.d}, f32, device);
+    for (const FlaoOptions& options : {plain, doubled}) {
+      const auto in = inputs_of(s, f32, device);
+      const Tensor upstream = upstream_of(s, f32, device);
+      const auto got = run(flao, in, options, upstream);
+      std::vector<Tensor> wide;
+      for (const Tensor& x : in) wide.push_back(x.detach().to(cpu).to(f64).set_requires_grad());
+      FlaoOptions exactly = options;
+      if (options.theta.defined()) exactly.theta = options.theta.to(cpu).to(f64);
+      const auto exact = run(flao_composed, wide, exactly, upstream.to(cpu).to(f64));
+      // Entries grow with their sums as rounding does; angles are rounded at up to 70.
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CAPTURE(i);
+        CHECK(error(got[i].to(cpu), exact[i]) <= 64 * std::exp2(-23));
+      }
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "flao: any strides, and one tensor as all inputs") {
   const Sizes s{2, 3, 5, 5, 4, 4};
   const auto in = inputs_of(s, f64, device);
