@@ -133,7 +133,7 @@ void forward_as(const View& q, const View& k, const View& v, const View& g, cons
 void forward(View q, View k, View v, View g, View kv, View qkv, View o, View space,
              const FlaoEncodings& encodings) {
   const FlaoSizes s{q.size(0) * q.size(1), q.size(2), k.size(2), q.size(3), kv.size(2), v.size(3)};
-  const FlaoSpace parts(s, encodings, space, false, true);
+  const FlaoSpace parts = FlaoSpace::of_forward(s, encodings, space, o);
   find_flao_columns(q, encodings.q, parts.q);
   find_flao_columns(k, encodings.k, parts.k);
   find_flao_columns(v, encodings.v, parts.v);

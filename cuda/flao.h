@@ -19,6 +19,9 @@ struct FlaoColumns {
 struct FlaoSpace {
   FlaoSpace(const FlaoSizes& sizes, const FlaoEncodings& encodings, const View& space,
             bool over_queries, bool over_keys);
+  /// Of forward: sums over keys lie in o if they fit.
+  static FlaoSpace of_forward(const FlaoSizes& sizes, const FlaoEncodings& encodings,
+                              const View& space, const View& o);
   View sums;
   FlaoColumns q, k, v, g;
 };

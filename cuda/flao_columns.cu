@@ -144,6 +144,18 @@ FlaoSpace::FlaoSpace(const FlaoSizes& s, const FlaoEncodings& encodings, const V
   g = columns(encodings.g, s.n, s.e);
 }
 
+FlaoSpace FlaoSpace::of_forward(const FlaoSizes& s, const FlaoEncodings& encodings,
+                                const View& space, const View& o) {
+  const bool in_output = flao_sums_fit_output(s, o.dtype);
+  FlaoSpace result(s, encodings, space, false, !in_output);
+  if (!in_output) return result;
+  result.sums = o;
+  result.sums.dtype = compute_type(o.dtype);
+  result.sums.shape = {flao_sum_space(s, false, true)};
+  result.sums.strides = {1};
+  return result;
+}
+
 void find_flao_columns(const View& x, const RowEncoding& encoding, const FlaoColumns& columns) {
   if (!encoding.has_columns() || !x.defined || x.numel() == 0) return;
   const Queue queue(x);

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "column_softmax.cuh"
-#include "quipu/ops/softmax_parts.h"
+#include "quipu/ops/softmax_kernels.h"
 #include "rows.cuh"
 #include "runtime/run.h"
 

@@ -3,7 +3,7 @@
 // workspace, softmax_workspace() of two quantities in the compute type, and not defined where that
 // has no elements.
 #include "quipu/core/dispatch.h"
-#include "quipu/ops/softmax_parts.h"
+#include "quipu/ops/softmax_kernels.h"
 
 namespace quipu {
 

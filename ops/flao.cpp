@@ -223,7 +223,8 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
   Tensor qkv;
   if (needs.keep_qkv) qkv = empty(g.shape(), g.dtype(), g.device(), Category::saved);
   const Tensor o = empty(g.shape(), g.dtype(), g.device());
-  const Tensor space = space_of(q, sizes, encodings, false, true);
+  const Tensor space =
+      space_of(q, sizes, encodings, false, !flao_sums_fit_output(sizes, q.dtype()));
   flao_forward(q, k, v, g, kv, view_of(qkv), o, view_of(space),
                with_theta(encodings, view_of(options.theta)));
   return tie(o, {q, k, v, g},

@@ -53,9 +53,15 @@ constexpr std::int64_t flao_sum_space(const FlaoSizes& s, bool over_queries, boo
                                       over_keys ? flao_parts(s.m, s.units) : 1);
   return parts > 1 ? parts * s.units * s.width * s.e : 0;
 }
+/// Whether the sums of parts of kv find room in o, which is not written before they are added.
+inline bool flao_sums_fit_output(const FlaoSizes& s, DType dtype) {
+  const auto of_o = static_cast<std::int64_t>(size_of(dtype)) * s.n;
+  const auto of_sums = static_cast<std::int64_t>(size_of(compute_type(dtype))) * s.width;
+  return of_sums * flao_parts(s.m, s.units) <= of_o;
+}
 /// Elements of the compute type that a back end takes for its own use: first the sums of parts of
-/// kv (over keys) and d_kv (over queries), one after the other in the same place, then the columns
-/// of q, k, v and g.
+/// kv (over keys) and d_kv (over queries), one after the other in the same place, unless they lie
+/// in o, then the columns of q, k, v and g.
 inline std::int64_t flao_workspace(DeviceKind kind, const FlaoSizes& s,
                                    const FlaoEncodings& encodings, bool over_queries,
                                    bool over_keys) {
@@ -80,7 +86,7 @@ struct FlaoGrads {
 };
 
 /// kv = k~^T v~, qkv = q~ kv unless it is undefined, o = g~ * (q~ kv). `space` is
-/// flao_workspace(over keys), not defined where that is 0.
+/// flao_workspace(over keys, unless their sums fit o), not defined where that is 0; o is dense.
 inline constinit Kernel<void(View q, View k, View v, View g, View kv, View qkv, View o, View space,
                              const FlaoEncodings&)>
     flao_forward{"flao_forward"};

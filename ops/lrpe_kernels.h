@@ -35,7 +35,7 @@ constexpr std::int64_t angles_of(LrpeKind kind, std::int64_t d) {
 /// Into how many parts a device cuts the tokens for softmax over them: several where there are too
 /// few columns (b h d) to keep it busy and enough tokens for each.
 constexpr std::int64_t lrpe_parts(std::int64_t columns, std::int64_t tokens) {
-  constexpr std::int64_t of_block = 512, enough_blocks = 1024, uncut = 2048, shortest = 512;
+  constexpr std::int64_t of_block = 64, enough_blocks = 256, uncut = 2048, shortest = 512;
   if (columns == 0 || tokens <= uncut) return 1;
   const std::int64_t blocks = (columns + of_block - 1) / of_block;
   return std::clamp<std::int64_t>(enough_blocks / blocks, 1, tokens / shortest);
