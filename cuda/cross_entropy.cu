@@ -1,50 +1,25 @@
-// Cross entropy. A row belongs to a warp, or to a block where it is long, and is read once: each
-// thread keeps a running maximum and a running sum, which are merged in a fixed order. Backward
-// reads a row once and writes its gradient once. 16 bytes a thread where rows lie on such borders.
-// Bound by memory. Targets are checked and counted beforehand; one that is no class leaves NaN.
+// Cross entropy: targets are checked and counted, then each row is read once. A row belongs to a
+// warp, or to a block where it is long: each thread keeps running maxima and sums, 16 bytes of the
+// row at a time where rows lie on such borders, and these are merged in a fixed order. Bound by
+// memory. A target that is no class leaves NaN.
+//
+// sass loss_rows<float,quipu::on_cuda::Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$;
+//   registers 96
 #include <cmath>
 #include <limits>
 #include <string>
 
+#include "column_softmax.cuh"
+#include "cross_entropy.cuh"
 #include "index_check.cuh"
-#include "quipu/ops/cross_entropy_kernels.h"
-#include "rows.cuh"
-#include "runtime/run.h"
 
 namespace quipu {
 namespace on_cuda {
 namespace {
 
-enum { from_logits, from_targets, from_d_logits, from_d_o };  // the views of the rows
-
-constexpr std::int64_t warp_length = 1024;  // longer rows are a block's
-
-/// Which rows count.
-struct Targets {
-  Targets(const View& v, std::int64_t classes_of_logits, const CrossEntropyTargets& options)
-      : data(v.data),
-        dtype(v.dtype),
-        classes(classes_of_logits),
-        ignores(options.ignored.has_value()),
-        ignored(options.ignored.value_or(0)),
-        smoothing(options.smoothing) {}
-  __device__ __forceinline__ std::int64_t at(std::int64_t offset) const {
-    return load_element<std::int64_t>(data, dtype, offset);
-  }
-  __device__ __forceinline__ bool count(std::int64_t target) const {
-    return !ignores || target != ignored;
-  }
-  const void* data;
-  DType dtype;
-  std::int64_t classes;
-  bool ignores;
-  std::int64_t ignored;
-  double smoothing;
-};
-
 __global__ void __launch_bounds__(block_threads)
     check_and_count(Walk<1> walk, std::uint32_t n, std::int64_t first, std::int64_t start,
-                    Targets targets, IndexGuard guard, unsigned long long* counted) {
+                    LossTargets targets, IndexGuard guard, unsigned long long* counted) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
   bool counts = false;
   if (position < n) {
@@ -75,7 +50,7 @@ void check_targets(View targets, View scale, std::int64_t classes, CrossEntropyT
     layout.for_each_part([&](const Layout<1>& part) {
       const auto n = static_cast<std::uint32_t>(numel(part.shape));
       run(queue, check_and_count, blocks_for(n), block_threads, 0, Walk<1>(part), n, part.first,
-          part.starts[0], Targets(targets, classes, options), guard, counted);
+          part.starts[0], LossTargets(targets, classes, options), guard, counted);
     });
   }
   if (scale.defined) run(queue, store_scale, 1, 1, 0, counted, scale.data, scale.dtype);
@@ -105,25 +80,6 @@ __device__ __forceinline__ Running<T> merged(const Running<T>& a, const Running<
   return {largest, part(a) + part(b), a.total + b.total};
 }
 
-/// A running maximum and sums in the compute type.
-template <class T>
-struct OwnRunning {
-  T largest = -std::numeric_limits<T>::infinity(), sum = T(0), total = T(0);
-
-  __device__ __forceinline__ void add(T z) {
-    constexpr T infinity = std::numeric_limits<T>::infinity();
-    total += z;
-    if (z == -infinity) return;
-    if (z > largest) {
-      sum = sum * std::exp(largest - z) + T(1);
-      largest = z;
-    } else {
-      sum += std::exp(z - largest);
-    }
-    if (z == infinity) sum = std::numeric_limits<T>::quiet_NaN();
-  }
-};
-
 /// With differences first: a log-sum-exp can be far larger than the loss.
 template <class T>
 __device__ __forceinline__ double loss_of(const Running<T>& row, T wanted, double smoothing,
@@ -135,21 +91,8 @@ __device__ __forceinline__ double loss_of(const Running<T>& row, T wanted, doubl
   return loss;
 }
 
-template <class T>
-struct Rows {
-  Walk<4> walk;
-  std::uint32_t count;
-  std::int64_t first;  // the number of the first row
-  const void* logits;
-  DType dtype;
-  std::int64_t step;  // of logits within a row
-  Targets targets;
-  T* lse;     // may be null, as the next one
-  T* losses;  // one number a row
-};
-
 template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) loss_rows(Rows<T> rows) {
+__global__ void __launch_bounds__(block_threads) loss_rows(LossRows<T> rows) {
   __shared__ Running<T> room[block_threads / warp_size];
   const Team<team> self;
   if (self.line >= rows.count) return;  // a whole team
@@ -161,13 +104,19 @@ __global__ void __launch_bounds__(block_threads) loss_rows(Rows<T> rows) {
     if (self.thread == 0 && rows.losses != nullptr) rows.losses[row] = T(0);
     return;
   }
-  OwnRunning<T> own;
-  for (std::int64_t k = self.thread * Chunk::count; k < classes; k += team * Chunk::count) {
-    T z[Chunk::count];
-    Chunk::load(rows.logits, rows.dtype, at[from_logits] + k * rows.step, z);
-    for (int j = 0; j < Chunk::count; ++j) own.add(z[j]);
+  constexpr int count = Chunk::count, batch = sizeof(T) == 8 ? 2 : 4;
+  OnlineLines<T, count> own;
+  T totals[count] = {};
+  own.template take<batch>(
+      self.thread * count, classes, team * count, [&](std::int64_t k, T(&z)[count]) {
+        Chunk::load(rows.logits, rows.dtype, at[from_logits] + k * rows.step, z);
+        for (int j = 0; j < count; ++j) totals[j] += z[j];
+      });
+  Running<T> all;
+  for (int j = 0; j < count; ++j) {
+    all = merged(all,
+                 {own.largest[j], static_cast<double>(own.sum[j]), static_cast<double>(totals[j])});
   }
-  Running<T> all{own.largest, static_cast<double>(own.sum), static_cast<double>(own.total)};
   all = fold_team<team>(all, room, merged<T>);
   if (self.thread != 0) return;
   if (rows.lse != nullptr) {
@@ -181,93 +130,7 @@ __global__ void __launch_bounds__(block_threads) loss_rows(Rows<T> rows) {
   rows.losses[row] = static_cast<T>(loss_of(all, wanted, rows.targets.smoothing, classes));
 }
 
-template <class T>
-struct Gradient {
-  Rows<T> rows;  // its lse is read
-  const T* scale;
-  const void* d_o;
-  DType d_o_type;
-  void* d_logits;
-  DType d_type;
-  std::int64_t d_step;
-  bool add;
-};
-
-template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) gradient_rows(Gradient<T> g) {
-  const Team<team> self;
-  if (self.line >= g.rows.count) return;
-  std::int64_t at[4];
-  g.rows.walk.find(self.line, at);
-  const Targets& targets = g.rows.targets;
-  const std::int64_t target = targets.at(at[from_targets]);
-  const bool counts = targets.count(target);
-  if (!counts && g.add) return;
-  const T up = load_element<T>(g.d_o, g.d_o_type, at[from_d_o]);
-  const T factor = up * (g.scale != nullptr ? *g.scale : T(1));
-  const T log_sum = counts ? g.rows.lse[g.rows.first + self.line] : T(0);
-  const T smoothing = static_cast<T>(targets.smoothing);
-  const T spread = smoothing / static_cast<T>(targets.classes);
-  for (std::int64_t k = self.thread * Chunk::count; k < targets.classes; k += team * Chunk::count) {
-    T z[Chunk::count] = {};
-    if (counts) {
-      Chunk::load(g.rows.logits, g.rows.dtype, at[from_logits] + k * g.rows.step, z);
-      for (int j = 0; j < Chunk::count; ++j) {
-        const T difference = std::exp(z[j] - log_sum) - spread;
-        z[j] = factor * (k + j == target ? difference - (T(1) - smoothing) : difference);
-      }
-    }
-    Chunk::put(g.d_logits, g.d_type, at[from_d_logits] + k * g.d_step, z, g.add);
-  }
-}
-
 // ---- on the host ----
-
-/// Strides of views of the leading dimensions, one position a row.
-Layout<4> row_layout(const View& logits, const View& targets, const View& d_logits,
-                     const View& d_o) {
-  const int dims = targets.dim();
-  const Strides none = Dims::filled(dims, 0);
-  const auto leading = [&](const View& v) {
-    if (!v.defined || v.dim() < dims) return none;
-    Strides result = v.strides;
-    if (result.size() > dims) result.erase(dims);
-    return result;
-  };
-  return Layout<4>{targets.shape,
-                   {leading(logits), targets.strides, leading(d_logits), leading(d_o)}}
-      .merged(false);
-}
-
-/// Calls f(Chunk, team) with what rows of so many classes, all packed or not, go through.
-template <class F>
-void with_chunk(DType dtype, std::int64_t classes, bool packed, F f) {
-  const auto with_team = [&]<class T, class Chunk>(T, Chunk chunk) {
-    classes <= warp_length
-        ? f.template operator()<T>(chunk, std::integral_constant<unsigned, warp_size>{})
-        : f.template operator()<T>(chunk, std::integral_constant<unsigned, block_threads>{});
-  };
-  if (packed) {
-    return with_packed(dtype, [&]<class T, class E>(Packed<T, E> chunk) { with_team(T(), chunk); });
-  }
-  dtype == f64 ? with_team(0.0, Loose<double>{}) : with_team(0.0f, Loose<float>{});
-}
-
-template <class T>
-Rows<T> rows_of(const Layout<4>& part, const View& logits, const View& targets, const View& lse,
-                const View& losses, const CrossEntropyTargets& options) {
-  View own = targets;
-  own.data = address(targets, part.starts[from_targets]);
-  return {Walk<4>(part),
-          static_cast<std::uint32_t>(numel(part.shape)),
-          part.first,
-          address(logits, part.starts[from_logits]),
-          logits.dtype,
-          logits.strides.back(),
-          Targets(own, logits.shape.back(), options),
-          lse.defined ? lse.as<T>() : nullptr,
-          losses.defined ? losses.as<T>() : nullptr};
-}
 
 void loss_of_rows(View logits, View targets, View lse, View losses, CrossEntropyTargets options) {
   if (targets.numel() == 0) return;
@@ -278,36 +141,9 @@ void loss_of_rows(View logits, View targets, View lse, View losses, CrossEntropy
              [&]<class T, class Chunk, class Threads>(Chunk, Threads) {
                constexpr unsigned team = Threads::value;
                layout.for_each_part([&](const Layout<4>& part) {
-                 const Rows<T> rows = rows_of<T>(part, logits, targets, lse, losses, options);
+                 const LossRows<T> rows = rows_of<T>(part, logits, targets, lse, losses, options);
                  run(queue, loss_rows<T, Chunk, team>,
                      blocks_for(rows.count, Team<team>::per_block), block_threads, 0, rows);
-               });
-             });
-}
-
-void gradient_of_rows(View logits, View targets, View lse, View scale, View d_o, Grad d_logits,
-                      CrossEntropyTargets options) {
-  if (logits.numel() == 0) return;
-  const Queue queue(logits);
-  const View& d = d_logits.view;
-  const int last = logits.dim() - 1;
-  const bool packed =
-      has_packed_rows(logits, last) && d.dtype == logits.dtype && has_packed_rows(d, last);
-  const Layout<4> layout = row_layout(logits, targets, d, d_o);
-  with_chunk(logits.dtype, logits.shape.back(), packed,
-             [&]<class T, class Chunk, class Threads>(Chunk, Threads) {
-               constexpr unsigned team = Threads::value;
-               layout.for_each_part([&](const Layout<4>& part) {
-                 const Gradient<T> g{rows_of<T>(part, logits, targets, lse, {}, options),
-                                     scale.defined ? scale.as<T>() : nullptr,
-                                     address(d_o, part.starts[from_d_o]),
-                                     d_o.dtype,
-                                     address(d, part.starts[from_d_logits]),
-                                     d.dtype,
-                                     d.strides.back(),
-                                     d_logits.add};
-                 run(queue, gradient_rows<T, Chunk, team>,
-                     blocks_for(g.rows.count, Team<team>::per_block), block_threads, 0, g);
                });
              });
 }
@@ -318,7 +154,6 @@ void gradient_of_rows(View logits, View targets, View lse, View scale, View d_o,
 void register_cuda_cross_entropy() {
   cross_entropy_targets.provide(DeviceKind::cuda, on_cuda::check_targets);
   cross_entropy_rows.provide(DeviceKind::cuda, on_cuda::loss_of_rows);
-  cross_entropy_gradient.provide(DeviceKind::cuda, on_cuda::gradient_of_rows);
 }
 
 }  // namespace quipu

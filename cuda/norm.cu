@@ -1,11 +1,11 @@
-// Normalisation. A row is held in registers by a part of a warp, a warp or a block, up to 128 KiB:
+// Normalisation. A row is held in registers by a part of a warp, a warp or a block, up to 64 KiB:
 // it is read once, 16 bytes a thread at a time, and written once; mean and variance are sums over
 // what is held. Rows that lie on no such borders, longer ones and channels of odd sizes are read
 // for the mean, for the variance and for the result, each time but the first from a cache. Bound by
 // memory; sums have a fixed order.
 //
-// sass hold_rows<.*16: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
-// sass hold_rows<.*4: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 64
+// sass hold_rows<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+// sass hold_rows<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
 #include "norm.cuh"
 #include "ptx.h"
 
@@ -27,7 +27,7 @@ struct Forward {
 };
 
 template <class Chunk, int V>
-__global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
+__global__ void __launch_bounds__(most_threads, 1)
     hold_rows(Forward<typename Chunk::Number> f, unsigned together) {
   using T = typename Chunk::Number;
   constexpr int count = Chunk::count;
@@ -144,7 +144,7 @@ bool hold(const Queue& queue, const Forward<T>& f) {
         2 * sizeof(T) * LineTeam::room(cut.threads, 1, 1), f, cut.together);
     return true;
   };
-  return try_with(std::integral_constant<int, 4>{}) || try_with(std::integral_constant<int, 16>{});
+  return try_with(std::integral_constant<int, 4>{}) || try_with(std::integral_constant<int, 8>{});
 }
 
 void forward(View x, View weight, View bias, View o, View mean, View inverse, bool centered,

@@ -11,8 +11,6 @@
 
 namespace quipu::on_cuda {
 
-inline constexpr std::int64_t warp_length = 1024;  // longer rows that are streamed are a block's
-
 /// (outer, groups, channels, inner)
 struct NormSizes {
   explicit NormSizes(const View& x)
@@ -106,20 +104,6 @@ struct RowPlace {
 };
 
 // ---- on the host ----
-
-/// Calls f(Chunk, team) with what rows of this length, all packed or not, go through.
-template <class F>
-void with_chunk(DType dtype, std::int64_t length, bool packed, F f) {
-  const auto with_team = [&]<class T, class Chunk>(T, Chunk chunk) {
-    length <= warp_length
-        ? f.template operator()<T>(chunk, std::integral_constant<unsigned, warp_size>{})
-        : f.template operator()<T>(chunk, std::integral_constant<unsigned, block_threads>{});
-  };
-  if (packed) {
-    return with_packed(dtype, [&]<class T, class E>(Packed<T, E> chunk) { with_team(T(), chunk); });
-  }
-  dtype == f64 ? with_team(0.0, Loose<double>{}) : with_team(0.0f, Loose<float>{});
-}
 
 inline bool is_packed(const View& v) {
   return reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0 &&

@@ -1,12 +1,12 @@
 // Gradients of normalisation. x and d_o of a row are held in registers by a part of a warp, a warp
-// or a block (up to 64 KiB each): read once, 16 bytes a thread at a time, and d_x is written or
+// or a block, up to 64 KiB each: read once, 16 bytes a thread at a time, and d_x is written or
 // added to in the same kernel. Other rows are read twice, the second time from a cache. Gradients
 // of weight and bias read x and d_o once more: a fixed number of parts of the rows go to blocks,
 // strips of channels side by side in packs of 16 bytes, and the parts are added in order. Bound by
 // memory.
 //
-// sass hold_rows<.*8: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
-// sass hold_rows<.*4: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
+// sass hold_rows<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+// sass hold_rows<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
 // sass sum_packs: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
 #include "norm.cuh"
 #include "ptx.h"

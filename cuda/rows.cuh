@@ -133,6 +133,22 @@ void with_packed(DType dtype, F f) {
   }
 }
 
+/// Calls f(Chunk, team) with what streamed rows of this length, all packed or not, go through: a
+/// warp or, where they are long, a block.
+template <class F>
+void with_chunk(DType dtype, std::int64_t length, bool packed, F f) {
+  constexpr std::int64_t warp_length = 1024;
+  const auto with_team = [&]<class T, class Chunk>(T, Chunk chunk) {
+    length <= warp_length
+        ? f.template operator()<T>(chunk, std::integral_constant<unsigned, warp_size>{})
+        : f.template operator()<T>(chunk, std::integral_constant<unsigned, block_threads>{});
+  };
+  if (packed) {
+    return with_packed(dtype, [&]<class T, class E>(Packed<T, E> chunk) { with_team(T(), chunk); });
+  }
+  dtype == f64 ? with_team(0.0, Loose<double>{}) : with_team(0.0f, Loose<float>{});
+}
+
 /// Whether rows of real numbers along a dimension are dense and lie on 16-byte borders.
 inline bool has_packed_rows(const View& v, int axis) {
   if (!is_floating(v.dtype) || (v.size(axis) > 1 && v.stride(axis) != 1)) return false;

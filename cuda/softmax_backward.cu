@@ -6,9 +6,9 @@
 // Where o was rounded to bf16 or f16 it no longer adds up to one, and the mean is divided by its
 // sum.
 //
-// sass hold_lines<.*8: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
+// sass hold_lines<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
 //   registers 128
-// sass hold_lines<.*4: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
+// sass hold_lines<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
 //   registers 96
 // sass stream_lines<quipu::on_cuda::Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128

@@ -6,9 +6,9 @@
 // left in the workspace. Bound by memory; exponentials of reduced types are computed twice instead
 // of kept.
 //
-// sass hold_lines<.*16: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
+// sass hold_lines<.*,16>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
 //   registers 128
-// sass hold_lines<.*4: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
+// sass hold_lines<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
 //   registers 64
 // sass stream_lines<quipu::on_cuda::Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
