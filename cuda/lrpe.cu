@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(block_threads, 4)
     encode_rows(RowPlan<T> plan, RowView x, RowView o) {
   constexpr int halves = halves_of<kind>, count = Chunk::count;
   const auto at = plan.template place<count>();
-  const Turns<T, count> turns = plan.template turns<count>(at, blockIdx.y == 0);
+  const Turns<T, count> turns = plan.template turns<Chunk>(at, blockIdx.y == 0);
   const std::int64_t from = x.line(at.head, at.token), to = o.line(at.head, at.token);
   const std::int64_t last = plan.batch_part(blockIdx.y + 1);
   for (std::int64_t b = plan.batch_part(blockIdx.y); b < last; ++b) {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(block_threads, 3)
     }
     const T inverse = T(1) / fold_warp(sum, plus<T>);
     for (std::uint32_t i = self.thread; i < n; i += warp_size) {
-      const Turns<T, 1> turns = plan.template turns<1>(at.with(i), b == 0);
+      const Turns<T, 1> turns = plan.template turns<Loose<T>>(at.with(i), b == 0);
       T y[halves][1], encoded[2][1];
       load_chunks<Loose<T>>(x, from, i, n, y);
 #pragma unroll

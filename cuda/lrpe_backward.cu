@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(block_threads, 3)
     decode_rows(RowPlan<T> plan, RowView x, RowView d_o, RowView d_x, bool add) {
   constexpr int halves = halves_of<kind>, count = Chunk::count;
   const auto at = plan.template place<count>();
-  const Turns<T, count> turns = plan.template turns<count>(at, false);
+  const Turns<T, count> turns = plan.template turns<Chunk>(at, false);
   const std::uint32_t n = plan.angles.count;
   const std::int64_t last = plan.batch_part(blockIdx.y + 1);
   for (std::int64_t b = plan.batch_part(blockIdx.y); b < last; ++b) {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(block_threads, 3)
     const auto load = [&](std::uint32_t i, T(&y)[halves][1], T(&d)[halves][1]) {
       T encoded[2][1];
       load_chunks<Loose<T>>(d_o, up, i, n, encoded);
-      plan.template turns<1>(at.with(i), false).encode_back(encoded, d);
+      plan.template turns<Loose<T>>(at.with(i), false).encode_back(encoded, d);
       load_chunks<Loose<T>>(x, from, i, n, y);
 #pragma unroll
       for (int half = 0; half < halves; ++half) y[half][0] = std::exp(y[half][0] - largest);

@@ -218,7 +218,8 @@ struct RowPlan {
     heads_inside = std::abs(order.stride(1)) < std::abs(order.stride(2));
     inside = Divider(static_cast<std::uint32_t>(heads_inside ? heads : tokens));
     team = Divider(act == Act::softmax ? std::bit_ceil(chunks) : chunks);
-    if (!angles.in_table) find_chunks_of_theta(encoding, chunk);
+    if (angles.in_table) return;
+    theta = find_theta(encoding.theta, order.dtype, chunk, angles.axes, angles.count);
   }
 
   bool folds_in_warp() const { return act != Act::softmax || team.divisor <= warp_size; }
@@ -259,18 +260,22 @@ struct RowPlan {
 
   /// cos and sin of a chunk; `enter` fills the table if there is one. All threads of the warp come
   /// here together.
-  template <int count>
+  template <class Chunk, int count = Chunk::count>
   __device__ __forceinline__ Turns<T, count> turns(const Place& at, bool enter) const {
-    const T* const theta = static_cast<const T*>(angles.theta);
     const AngleChunk<T, count> entry(angles.entry(at.head, at.token) + at.first, chunks % 2 == 0);
     T found[count] = {};
     if (angles.in_table) {
       entry.load(angles.table, at.has_work, found);
-    } else if (theta_in_chunks) {
+    } else if (theta != Theta::anywhere) {
       const std::uint32_t axis = angles.axes == 0 ? 0u : angles.columns.quotient(at.first);
       const std::int64_t k = at.first - axis * angles.columns.divisor;
-      AngleChunk<T, count>(at.head * angles.head_step + k, theta_in_pairs)
-          .load(theta, at.has_work, found);
+      const std::int64_t place = at.head * angles.head_step + k;
+      if (theta == Theta::as_elements) {
+        if (at.has_work) Chunk::load(angles.theta, angles.dtype, place, found);
+      } else {
+        AngleChunk<T, count>(place, theta == Theta::in_pairs)
+            .load(static_cast<const T*>(angles.theta), at.has_work, found);
+      }
       const bool still = !at.has_work || angles.is_lead(at.token);
       const T position = still ? T(0) : angles.position(at.token, axis);
 #pragma unroll
@@ -299,18 +304,23 @@ struct RowPlan {
     return value;
   }
 
-  /// Whether the theta of a chunk, and of two neighbours, lies side by side.
-  void find_chunks_of_theta(const RowEncoding& encoding, int chunk) {
-    const View& theta = encoding.theta;
-    const std::int64_t e = theta.size(1), all = angles.count;
-    const bool dense = theta.dtype == dtype_of<T> && has_packed_rows(theta, 1);
-    theta_in_chunks = chunk > 1 && dense && e % chunk == 0 && (angles.axes > 0 || e == all);
-    theta_in_pairs = theta_in_chunks && e % (2 * chunk) == 0;
+  /// How the theta of a chunk lies: somehow; side by side, like elements of the rows or as numbers
+  /// of the compute type; the same, and that of two neighbours too.
+  enum class Theta : std::uint8_t { anywhere, as_elements, in_vectors, in_pairs };
+
+  static Theta find_theta(const View& v, DType element, int chunk, std::uint32_t axes,
+                          std::int64_t all) {
+    const std::int64_t e = v.size(1);
+    const bool in_chunks = chunk > 1 && e % chunk == 0 && (axes > 0 || e == all);
+    if (!in_chunks || !has_packed_rows(v, 1)) return Theta::anywhere;
+    if (v.dtype == element) return Theta::as_elements;
+    if (v.dtype != dtype_of<T>) return Theta::anywhere;
+    return e % (2 * chunk) == 0 ? Theta::in_pairs : Theta::in_vectors;
   }
 
   RowAngles<T> angles;
   Act act;
-  bool theta_in_chunks = false, theta_in_pairs = false;
+  Theta theta = Theta::anywhere;
   std::uint32_t chunks, lines = 0;  // chunks of a row; one of each half
   std::int64_t batch;
   bool heads_inside = false;

@@ -19,21 +19,30 @@ struct Moved {
   double theta;  // bytes of it
 };
 
-Moved moved_by(const Case& c, DType dtype) {
-  const Tensor x = input_of(c.shape, dtype, cuda), theta = c.make_theta(dtype, cuda);
+Moved moved_by(const Case& c, DType dtype, DType theta_type) {
+  const Tensor x = input_of(c.shape, dtype, cuda);
+  const Tensor theta = c.make_theta(dtype, cuda).to(theta_type);
+  const auto encode = [&] {
+    if (c.op == Op::rotate) return lrpe_rotate(x, theta, c.options());
+    if (c.op == Op::cosine) return lrpe_cosine(x, theta, c.options());
+    return lrpe_cosine_md(x, theta, c.grid, c.md_options());
+  };
   const auto backward = [&](const Tensor& d_o, const Grad& g) {
     if (c.op == Op::rotate) return lrpe_rotate_backward(x, theta, d_o, g, c.options());
     if (c.op == Op::cosine) return lrpe_cosine_backward(x, theta, d_o, g, c.options());
     lrpe_cosine_md_backward(x, theta, d_o, g, c.grid, c.md_options());
   };
   Tensor o;
-  const auto f = c.fused(dtype, cuda);
   Moved m{{}, {}, {}, static_cast<double>(x.nbytes()), static_cast<double>(theta.nbytes())};
-  m.forward = traffic_of([&] { o = f(x); });
+  m.forward = traffic_of([&] { o = encode(); });
   const Tensor d_o = input_of(o.shape(), dtype, cuda, 7), d_x = zeros(c.shape, dtype, cuda);
   m.backward = traffic_of([&] { backward(d_o, Grad::write_to(d_x)); });
   m.adding = traffic_of([&] { backward(d_o, Grad::add_to(d_x)); });
   return m;
+}
+
+Moved moved_by(const Case& c, DType dtype) {
+  return moved_by(c, dtype, dtype == f64 ? f64 : f32);
 }
 
 /// In units of x: forward, backward, backward that adds. Beside that theta and, a launch being
@@ -63,6 +72,7 @@ TEST_CASE("traffic: lrpe_rotate reads once and writes once") {
     }
     check_moved(moved_by(rotation(shape, Act::softmax, -1), dtype), 2, 3, 4);
   }
+  check_moved(moved_by(rotation({3, 32, 4, 128}), bf16, bf16), 2, 2, 3);  // theta in bf16, too
   check_moved(moved_by(rotation({2, 9, 4, 128}), f64), 2, 2, 3, 0.05);
   check_moved(moved_by(rotation({2, 40, 3, 96}, Act::softmax, -1), f16), 2, 3, 4);
 }
