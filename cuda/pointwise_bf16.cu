@@ -3,7 +3,7 @@
 // sin and cos of large numbers, and their gradients, keep an array on the stack.
 //
 // sass map_vectors<.*Pointwise\)(?!7>|8>|44>|45>): need LDG.E.128 STG.E.128; forbid LD.E ST.E;
-//   registers 48; shared 0
+//   registers 80; shared 0
 // sass map_vectors<.*Pointwise\)(7|8|44|45)>: need LDG.E.128 STG.E.128; forbid LD.E ST.E;
 //   registers 48; shared 0; local 40
 #include "pointwise_map.cuh"

@@ -3,7 +3,7 @@
 // sin and cos of large numbers, and their gradients, keep an array on the stack.
 //
 // sass map_vectors<.*Pointwise\)(?!7>|8>|44>|45>): need LDG.E.128 STG.E.128; forbid LD.E ST.E;
-//   registers 48; shared 0
+//   registers 56; shared 0
 // sass map_elements<.*Pointwise\)(?!7>|8>|44>|45>): forbid LD.E ST.E; registers 40; shared 0
 // sass map_(vectors|elements)<.*Pointwise\)(7|8|44|45)>: forbid LD.E ST.E; registers 48; shared 0;
 //   local 40
