@@ -107,8 +107,10 @@ double least_bytes(const PublishedTable& table, std::int64_t n);
 /// Arithmetic outside of tensor cores, as stated.
 double stated_flops(const PublishedTable& table, std::int64_t n);
 
-/// Our columns of a table, predicted. Only the emulated build can.
-Comparison predict(const PublishedTable& table, const Card& card, std::int64_t max_n);
+/// Our columns of a table, or only the first, predicted. Only the emulated build can.
+enum class Columns { all, first };
+Comparison predict(const PublishedTable& table, const Card& card, std::int64_t max_n,
+                   Columns columns = Columns::all);
 bool can_predict();
 
 }  // namespace quipu::bench
