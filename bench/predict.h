@@ -40,10 +40,12 @@ enum class Count {
   sectors,        // asked for, 32 bytes each
   passes,         // over the banks of shared memory
   mma_flops,
-  again_in_block,  // sectors read again by the block that touched them last
+  again_in_block,  // sectors read again by the block that touched them last, and that no other did
   gap_in_block,    // mean of the sectors that the block asked for in between
-  again_across,    // sectors read again by another block
-  gap_across,      // mean of the blocks in between
+  again_shared,  // likewise of sectors that several blocks touch: one of them always has just done
+  gap_shared,
+  again_across,  // sectors read again by another block
+  gap_across,    // mean of the blocks in between
   kinds
 };
 struct LaunchCounts {

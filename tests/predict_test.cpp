@@ -128,6 +128,11 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
     often[Count::gap_in_block] = 280;
     CHECK(busy_ms(often) == close(3.2));
   }
+  SUBCASE("what several blocks read again, L2 has") {
+    std::swap(counts[Count::again_in_block], counts[Count::again_shared]);
+    counts[Count::gap_shared] = 1e9;
+    CHECK(busy_ms(counts) == close(0.1));
+  }
   SUBCASE("between blocks") {
     counts[Count::again_in_block] = 0;
     counts[Count::again_across] = 46e6 / 32;
