@@ -47,18 +47,12 @@ bool run_bf16(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& l
   return true;
 }
 
-/// A plain copy of small whole numbers to a floating type goes through f64, which holds them all.
-DType type_of_run(const Grad& o, Pointwise f, const Operands& in) {
-  const DType type = pointwise_type(in);
-  const bool cast = f == Pointwise::copy && is_floating(o.view.dtype) && !in[0].is_scalar;
-  return cast && type == DType::i64 && in[0].view.dtype != DType::i64 ? DType::f64 : type;
-}
-
 void pointwise(Grad o, Pointwise f, const Operands& in) {
   if (o.view.numel() == 0) return;
-  const Layout<4> layout = in_memory_order(pointwise_layout(o.view, in, o.view.shape));
+  const Layout<4> layout =
+      in_memory_order(Layout<4>{o.view.shape, pointwise_strides(o.view, in, o.view.shape)});
   if (run_bf16(o, f, in, layout)) return;
-  with_compute_type(type_of_run(o, f, in), [&]<class T>(T) {
+  with_compute_type(pointwise_type(o.view, f, in), [&]<class T>(T) {
     for_each_part(layout, [&](const Layout<4>& part, const Offsets<4>& starts) {
       run_part<T>(o, f, in, part, starts);
     });

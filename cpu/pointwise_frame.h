@@ -10,28 +10,6 @@
 
 namespace quipu::on_cpu {
 
-/// The output and the operands, broadcast to `over`; scalars have stride 0.
-inline Layout<4> pointwise_layout(const View& o, const Operands& in, const Shape& over) {
-  Layout<4> layout;
-  layout.shape = over;
-  layout[0] = broadcast_strides(o.shape, o.strides, over);
-  for (int i = 0; i < 3; ++i) {
-    const bool is_view = i < in.count && !in[i].is_scalar;
-    layout[i + 1] = is_view ? broadcast_strides(in[i].view.shape, in[i].view.strides, over)
-                            : Dims::filled(over.size(), 0);
-  }
-  return layout;
-}
-
-template <class T>
-T scalar_as(const Scalar& s) {
-  if constexpr (std::is_integral_v<T>) {
-    return s.whole();
-  } else {
-    return s.is_real() ? static_cast<T>(s.real()) : static_cast<T>(s.whole());
-  }
-}
-
 /// A function and what it reads, in the order of a layout.
 template <class T>
 struct PointwiseTask {
@@ -81,15 +59,5 @@ class Evaluator {
   const PointwiseTask<T>& task_;
   Reader<T> a_, b_, c_;
 };
-
-/// Calls f with a number of the compute type.
-template <class F>
-void with_compute_type(DType type, F f) {
-  switch (type) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    default: return f(std::int64_t{});
-  }
-}
 
 }  // namespace quipu::on_cpu

@@ -236,18 +236,4 @@ template PointwiseFunction<float> pointwise_function(Pointwise);
 template PointwiseFunction<double> pointwise_function(Pointwise);
 template PointwiseFunction<std::int64_t> pointwise_function(Pointwise);
 
-DType pointwise_type(const Operands& in) {
-  DType widest = DType::i64;
-  bool fraction = false;
-  for (int i = 0; i < in.count; ++i) {
-    if (in[i].is_scalar) {
-      fraction |= in[i].value.is_real() && std::trunc(in[i].value.real()) != in[i].value.real();
-    } else {
-      const DType type = compute_type(in[i].view.dtype);
-      widest = type < widest ? type : widest;
-    }
-  }
-  return widest == DType::i64 && fraction ? DType::f64 : widest;
-}
-
 }  // namespace quipu::on_cpu

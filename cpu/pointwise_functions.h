@@ -21,8 +21,4 @@ using Bf16Function = void (*)(const BFloat16* a, const BFloat16* b, BFloat16* o,
                               bool add);
 Bf16Function bf16_function(Pointwise f);
 
-/// The type that f is computed in: f64 if an operand is f64, f32 if one is another floating type,
-/// else i64. Scalars only count if they have a fraction that i64 would lose.
-DType pointwise_type(const Operands& in);
-
 }  // namespace quipu::on_cpu

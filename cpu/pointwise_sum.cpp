@@ -262,7 +262,7 @@ void pointwise_sum(Grad o, Pointwise f, const Operands& in, const Shape& over, d
     if (!o.add) fill_kernel(o.view, 0);
     return;
   }
-  const Layout<4> layout = pointwise_layout(o.view, in, over).merged();
+  const Layout<4> layout = Layout<4>{over, pointwise_strides(o.view, in, over)}.merged();
   with_compute_type(pointwise_type(in),
                     [&]<class T>(T) { SumTask<T>(o, f, in, layout, scale).run(); });
 }

@@ -280,7 +280,11 @@ struct RowAngles {
     return {load_element<T>(theta, dtype, head * head_step + k * column_step), axis, true};
   }
 
-  /// The last axis of a grid runs fastest; lead tokens are at 0.
+  /// Lead tokens are not turned.
+  __device__ __forceinline__ bool is_lead(std::uint32_t token) const {
+    return axes > 0 && token < lead;
+  }
+  /// The last axis of a grid runs fastest. For tokens behind the lead.
   __device__ __forceinline__ T position(std::uint32_t token, std::uint32_t axis) const {
     if (axes == 0) return static_cast<T>(offset + token);
     const std::uint32_t outer = inner[axis].quotient(token - lead);
@@ -290,7 +294,7 @@ struct RowAngles {
   __device__ __forceinline__ T angle(const AngleColumn<T>& column, std::uint32_t head,
                                      std::uint32_t token, std::uint32_t i) const {
     if (in_table) return table[entry(head, token) + i];
-    if (!column.turns || (axes > 0 && token < lead)) return T(0);
+    if (!column.turns || is_lead(token)) return T(0);
     return column.theta * position(token, column.axis);
   }
   __device__ __forceinline__ T angle(std::uint32_t head, std::uint32_t token,

@@ -16,24 +16,12 @@ namespace {
 
 constexpr unsigned row_team = 8;  // threads that go through a row
 
-/// Numbers as 16 bytes of E, in one access or, where strides want it, one by one.
-template <class T, class E, int count = Packed<T, E>::count>
-__device__ __forceinline__ void load_piece(const AttentionView& x, std::int64_t row, int column,
-                                           int features, T (&values)[count]) {
-  if (x.packed) return Packed<T, E>::load(x.data, x.dtype, row + column, values);
-#pragma unroll
-  for (int j = 0; j < count; ++j) {
-    values[j] = T(0);
-    if (column + j >= features) continue;
-    values[j] = converted<T>(static_cast<const E*>(x.data)[row + (column + j) * x.step]);
-  }
-}
-
 /// mean = the sum of o * d_o in each row.
 template <class T, class E>
 __global__ void __launch_bounds__(block_threads)
     find_means(Attention<T> a, AttentionView o, std::int64_t all_rows, T* mean) {
   constexpr int count = Packed<T, E>::count;
+  const bool packed = o.packed && a.d_o.packed;
   const std::int64_t line =
       std::int64_t{blockIdx.x} * (block_threads / row_team) + threadIdx.x / row_team;
   T sum(0);
@@ -46,11 +34,19 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll 1
     for (int c = static_cast<int>(threadIdx.x % row_team) * count; c < a.e;
          c += static_cast<int>(row_team) * count) {
-      T out[count], up[count];
-      load_piece<T, E>(o, from, c, a.e, out);
-      load_piece<T, E>(a.d_o, up_from, c, a.e, up);
+      if (packed) {
+        T out[count], up[count];
+        Packed<T, E>::load(o.data, o.dtype, from + c, out);
+        Packed<T, E>::load(a.d_o.data, a.d_o.dtype, up_from + c, up);
 #pragma unroll
-      for (int j = 0; j < count; ++j) sum += out[j] * up[j];
+        for (int j = 0; j < count; ++j) sum += out[j] * up[j];
+      } else {  // the same terms in the same order
+#pragma unroll 1
+        for (int j = c; j < min(c + count, a.e); ++j) {
+          sum += converted<T>(static_cast<const E*>(o.data)[from + j * o.step]) *
+                 converted<T>(static_cast<const E*>(a.d_o.data)[up_from + j * a.d_o.step]);
+        }
+      }
     }
   }
 #pragma unroll

@@ -1,6 +1,8 @@
 // fill, copy, add into, find what is not finite, ramp. All are bound by memory: each element is
 // read or written once, by a thread of its own; copies that keep the type move bits and convert
 // nothing.
+//
+// sass .: forbid LD.E ST.E; registers 32; shared 0
 #include <cmath>
 
 #include "element.cuh"
@@ -31,7 +33,7 @@ Layout<1> row_major(const View& v) {
 }
 
 template <class Bits>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     copy_bits(Walk<2> walk, std::uint32_t n, Bits* out, const Bits* in) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
   if (position >= n) return;
@@ -62,7 +64,7 @@ void copy(View o, View x) {
 
 /// start + step * position; whole numbers are exact.
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     ramp_elements(Walk<1> walk, std::uint32_t n, void* out, DType dtype, T start, T step) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
   if (position >= n) return;
@@ -112,7 +114,7 @@ void add_into(Grad g, View x) {
 }
 
 /// The lowest position; the order in which threads come cannot be seen in it.
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     find_nonfinite_elements(Walk<1> walk, std::uint32_t n, const void* data, DType dtype,
                             unsigned long long first, unsigned long long* lowest) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;

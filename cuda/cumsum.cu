@@ -3,6 +3,9 @@
 // takes 16 bytes (or four entries) a thread at a time: they are summed by the thread, by its warp
 // and by the block, and the total is carried on. Read and written once: bound by memory where there
 // are enough lines.
+//
+// sass sum_packed_lines: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 64; shared 64
+// sass sum_l(ong_lines|ines_aside): forbid LD.E ST.E; registers 48; shared 8256
 #include "pointwise.cuh"
 #include "quipu/ops/reduce_kernels.h"
 #include "rows.cuh"
@@ -28,7 +31,7 @@ struct Sums {
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) sum_lines_aside(Sums s) {
+__global__ void __launch_bounds__(block_threads, 1) sum_lines_aside(Sums s) {
   const std::uint32_t line = blockIdx.x * block_threads + threadIdx.x;
   if (line >= s.lines) return;
   std::int64_t at[2];
@@ -41,7 +44,7 @@ __global__ void __launch_bounds__(block_threads) sum_lines_aside(Sums s) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) sum_long_lines(Sums s) {
+__global__ void __launch_bounds__(block_threads, 1) sum_long_lines(Sums s) {
   constexpr int own = 4;
   __shared__ T room[block_threads / warp_size];
   __shared__ T entries[own * block_threads];
@@ -74,7 +77,7 @@ __global__ void __launch_bounds__(block_threads) sum_long_lines(Sums s) {
 /// The same for rows that move 16 bytes at a time. A sum from the end takes the last 16 bytes
 /// first.
 template <class E>
-__global__ void __launch_bounds__(block_threads) sum_packed_lines(Sums s, bool reverse) {
+__global__ void __launch_bounds__(block_threads, 1) sum_packed_lines(Sums s, bool reverse) {
   using Chunk = Packed<double, E>;
   constexpr int count = Chunk::count;
   __shared__ double room[block_threads / warp_size];

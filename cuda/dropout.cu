@@ -3,6 +3,9 @@
 // Dense tensors of one type move 16 bytes a thread, which takes one counter (f32), two (bf16, f16)
 // or half of one (f64). Reads x and writes o once; bound by memory, close to the ten rounds of
 // Philox.
+//
+// sass drop_vectors: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 40; shared 0
+// sass drop_elements: forbid LD.E ST.E; registers 48; shared 0
 #include <cmath>
 
 #include "quipu/core/philox.h"
@@ -41,7 +44,7 @@ __device__ __forceinline__ std::uint32_t word_of(const PhiloxBlock& b, unsigned 
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     drop_elements(Walk<2> walk, std::uint32_t n, std::int64_t first, const void* x, DType x_type,
                   void* o, DType o_type, bool add, Drop<T> drop) {
   const std::int64_t counter = first / 4 + std::int64_t{blockIdx.x} * block_threads + threadIdx.x;
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class T, class E>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     drop_vectors(std::int64_t n, const void* x, void* o, bool add, Drop<T> drop) {
   using Chunk = Packed<T, E>;
   constexpr int count = Chunk::count;

@@ -2,6 +2,9 @@
 // have a thread each; lines along the dense dimension a warp, or a block where they are long. Few
 // long lines are cut into pieces, by shape alone; the best of each piece goes through the stream's
 // scratch. The order (by value, NaN first, then by index) is strict: the result is unique.
+//
+// sass search_pieces<.*Packed: need LDG.E.128; forbid LD.E ST.E; registers 64; shared 128
+// sass (search|compare)_pieces: forbid LD.E ST.E; registers 64; shared 128
 #include <algorithm>
 
 #include "pointwise.cuh"
@@ -59,7 +62,7 @@ __device__ __forceinline__ void deliver(const Search& s, std::uint32_t line,
 }
 
 template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) search_pieces(Search s) {
+__global__ void __launch_bounds__(block_threads, 1) search_pieces(Search s) {
   __shared__ Candidate<T> room[block_threads / warp_size];
   const Team<team> self;
   const std::int64_t begin = blockIdx.y * s.piece, end = min(s.length, begin + s.piece);
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(block_threads) search_pieces(Search s) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads) compare_pieces(Search s, unsigned pieces) {
+__global__ void __launch_bounds__(block_threads, 1) compare_pieces(Search s, unsigned pieces) {
   const std::uint32_t line = blockIdx.x * block_threads + threadIdx.x;
   if (line >= s.lines) return;
   const auto* found = static_cast<const Candidate<T>*>(s.found);

@@ -4,16 +4,22 @@
 // multiplies it by kv, which comes from the second-level cache; the product meets the gate in
 // shared memory. Every input is read once, as often as there are slices of 128 features (64 in f64)
 // for k and v. Bound by the multiply-add units, not by memory.
+//
+// sass multiply_keys: need LDG.E.128 STS.128 LDS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
+// registers 128
+// sass multiply_queries: need LDG.E.128 STS.128 LDS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
+// registers 128
 #include "flao_tiles.cuh"
 #include "runtime/run.h"
 
 namespace quipu {
 namespace on_cuda {
+using namespace gated;
 namespace {
 
 template <class T>
 struct Keys {
-  FlaoRows<T> k, v;
+  FlaoRows<T> inputs[2];  // k, v
   std::uint32_t heads, parts, length;
   unsigned tile_rows, slices;  // slices of a row of kv
   T* kv;                       // (units, parts, width, e)
@@ -24,22 +30,27 @@ template <class T>
 __global__ void __launch_bounds__(block_threads, 2)
     multiply_keys(const __grid_constant__ Keys<T> c) {
   T* const shared = dynamic_shared<T>();
-  const unsigned width = c.k.width, e = c.v.width;
+  const unsigned width = c.inputs[0].width, e = c.inputs[1].width;
   const unsigned slices = c.slices * slices_of<T>(width);
   const unsigned slice = blockIdx.x % slices, part = blockIdx.x / slices % c.parts;
   const FlaoUnit unit(blockIdx.x / slices / c.parts, c.heads);
   Tile<T> k{shared, pitch_of<T>(width), c.tile_rows, 0, 0};
   Tile<T> v{shared + c.tile_rows * k.pitch, pitch_of<T>(e), c.tile_rows, 0, 0};
-  ColumnProduct<T> product(slice / c.slices * slice_width<T>, slice % c.slices * slice_width<T>,
-                           width, e);
-  const std::uint32_t begin = min(part * c.length, c.k.tokens);
-  const std::uint32_t end = min(begin + c.length, c.k.tokens);
+  ColumnProduct<T> product;
+  product.first_row = slice / c.slices * slice_width<T>;
+  product.first_column = slice % c.slices * slice_width<T>;
+  product.rows = width;
+  product.columns = e;
+  const std::uint32_t begin = min(part * c.length, c.inputs[0].tokens);
+  const std::uint32_t end = min(begin + c.length, c.inputs[0].tokens);
   for (std::uint32_t first = begin; first < end; first += c.tile_rows) {
     k.first = v.first = first;
     k.valid = v.valid = min(c.tile_rows, end - first);
     __syncthreads();
-    encode_rows(c.k, unit, k);
-    encode_rows(c.v, unit, v);
+#pragma unroll 1
+    for (unsigned i = 0; i < 2; ++i) {
+      encode_rows(c.inputs[i], unit, chosen(i == 0, k, v));
+    }
     __syncthreads();
     product.add(k, v);
   }
@@ -87,7 +98,7 @@ __global__ void __launch_bounds__(block_threads, 2)
   T* const slab = z.row(Shape::rows);
   encode_rows(c.q, unit, q);
   const std::int64_t size = static_cast<std::int64_t>(width) * e;
-  const FlaoMatrix<T, false> kv{c.kv + unit.index * size, width, e};
+  const FlaoMatrix<T> kv{c.kv + unit.index * size, width, e, false};
   for (unsigned column = 0; column < e; column += slice_width<T>) {
     RowProduct<Shape> product;
     multiply_rows(q, kv, column, slab, product);
@@ -139,8 +150,8 @@ void multiply_keys_as(const View& k, const View& v, const FlaoEncodings& encodin
   const unsigned rows_of_slices = slices_of<T>(static_cast<unsigned>(s.width));
   const unsigned columns_of_slices = slices_of<T>(static_cast<unsigned>(s.e));
   with_row_shape<T>(s.width, s.e, [&]<class Shape>(Shape) {
-    const Keys<T> c{FlaoRows<T>(k, encodings.k, s.d, s.m, space.k),
-                    FlaoRows<T>(v, encodings.v, s.e, s.m, space.v),
+    const Keys<T> c{{FlaoRows<T>(k, encodings.k, s.d, s.m, space.k),
+                     FlaoRows<T>(v, encodings.v, s.e, s.m, space.v)},
                     static_cast<std::uint32_t>(k.size(1)),
                     static_cast<std::uint32_t>(parts.count),
                     static_cast<std::uint32_t>(parts.length),

@@ -1,11 +1,14 @@
 // What gated linear attention does beside its products: where its workspace lies, columns under
 // softmax over the sequence, and sums of parts. Columns are read once, a thread a column of every
 // eighth token of a part, and parts are merged in order. Bound by memory.
+//
+// sass sum_columns|merge_columns|add_parts: forbid STL LDL LD.E$ ST.E$; registers 64
 #include "flao_encoding.cuh"
 #include "runtime/run.h"
 
 namespace quipu {
 namespace on_cuda {
+using namespace gated;
 
 namespace {
 
@@ -24,7 +27,8 @@ __global__ void __launch_bounds__(block_threads)
   const unsigned c = blockIdx.y * strip + column;
   OnlineSum<T> found;
   for (std::uint32_t t = begin + row; t < end && c < x.features; t += strip_rows) {
-    found.add(load_element<T>(x.data, x.dtype, x.start(unit, t) + c * x.feature_step));
+    const T number = load_element<T>(x.data, x.dtype, x.start(unit, t) + c * x.feature_step);
+    found = OnlineSum<T>::merged(found, {number, T(1)});
   }
   largest[row][column] = found.largest;
   sum[row][column] = found.sum;
@@ -63,7 +67,7 @@ __global__ void __launch_bounds__(block_threads)
   const std::int64_t vectors = size / width;
   if (place >= units * vectors) return;
   const std::int64_t unit = place / vectors, i = place - unit * vectors;
-  T total[width] = {};
+  Vector<T> total{};
 #pragma unroll 4
   for (std::uint32_t part = 0; part < parts; ++part) {
     const std::int64_t at = (unit * parts + part) * vectors + i;
@@ -94,10 +98,15 @@ void add_parts_of(const View& sums, std::int64_t parts, std::int64_t units, std:
   if (units * size == 0) return;
   with_real(to, [&]<class T>(T) {
     constexpr unsigned width = vector_width<T>;
-    const bool vectors = size % width == 0;
+    const auto on_border = [](const View& v) {
+      return reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0;
+    };
+    const bool vectors = size % width == 0 && on_border(sums) && on_border(to);
     const std::int64_t threads = units * size / (vectors ? width : 1);
-    run(Queue(to), vectors ? add_parts<T, width> : add_parts<T, 1>, blocks_for(threads),
-        block_threads, 0, sums.as<T>(), static_cast<std::uint32_t>(parts), units, size, to.as<T>());
+    auto* kernel = &add_parts<T, 1>;
+    if (vectors) kernel = &add_parts<T, width>;
+    run(Queue(to), kernel, blocks_for(threads), block_threads, 0, sums.as<T>(),
+        static_cast<std::uint32_t>(parts), units, size, to.as<T>());
   });
 }
 

@@ -1,180 +1,40 @@
 #pragma once
 // Rows of q, k, v and g on their way into shared memory, encoded, and their gradients on the way
-// out. A warp takes whole rows, a lane so many neighbouring features as make 16 bytes of the
-// compute type: what a warp brought it may change without a barrier of the block.
+// out. A warp takes whole rows: what it brought it may change without a barrier of the block.
 #include <cmath>
 #include <limits>
 
 #include "angles.cuh"
-#include "flao.h"
-#include "functions.cuh"
-#include "rows.cuh"
+#include "flao_place.cuh"
 
-namespace quipu::on_cuda {
+namespace quipu::on_cuda::gated {
 
-/// Neighbouring features that a lane takes together.
-template <class T>
-inline constexpr unsigned vector_width = 16 / sizeof(T);
-
-template <class T>
-struct alignas(16) Vector {
-  T values[vector_width<T>];
-  __device__ __forceinline__ T& operator[](unsigned i) { return values[i]; }
-  __device__ __forceinline__ const T& operator[](unsigned i) const { return values[i]; }
-};
-
-/// Vectors are moved as what every compiler moves in one piece.
-template <class T>
-__device__ __forceinline__ Vector<T> load_vector(const T* base, unsigned i) {
-  return std::bit_cast<Vector<T>>(reinterpret_cast<const uint4*>(base)[i / vector_width<T>]);
-}
-template <class T>
-__device__ __forceinline__ void store_vector(T* base, unsigned i, const Vector<T>& v) {
-  reinterpret_cast<uint4*>(base)[i / vector_width<T>] = std::bit_cast<uint4>(v);
-}
-
-__host__ __device__ constexpr unsigned rounded_up(unsigned n, unsigned step) {
-  return (n + step - 1) / step * step;
-}
-/// From one row of a tile to the next: one vector more, so that neighbouring rows begin in
-/// different banks.
-template <class T>
-__host__ __device__ constexpr unsigned pitch_of(unsigned features) {
-  return rounded_up(features, vector_width<T>) + vector_width<T>;
-}
-
-/// A batch entry and head.
-struct FlaoUnit {
-  __device__ __forceinline__ FlaoUnit(std::uint32_t unit, std::uint32_t heads)
-      : index(unit), entry(unit / heads), head(unit - entry * heads) {}
-  std::uint32_t index, entry, head;
-};
-
-/// The rows of a view (b, h, tokens, features).
-struct FlaoPlace {
-  FlaoPlace() = default;
-  explicit FlaoPlace(const View& v) {
-    if (!v.defined) return;
-    data = v.data;
-    dtype = v.dtype;
-    features = static_cast<std::uint32_t>(v.size(3));
-    entry_step = v.stride(0);
-    head_step = v.stride(1);
-    token_step = v.stride(2);
-    feature_step = v.size(3) > 1 ? v.stride(3) : 1;
-    packed = has_packed_rows(v, 3);
-  }
-  __device__ __forceinline__ std::int64_t start(const FlaoUnit& unit, std::uint32_t token) const {
-    return unit.entry * entry_step + unit.head * head_step + token * token_step;
-  }
-
-  void* data = nullptr;
-  DType dtype = DType::f32;
-  bool packed = false;  // rows are dense and lie on 16-byte borders
-  std::uint32_t features = 0;
-  std::int64_t entry_step = 0, head_step = 0, token_step = 0, feature_step = 1;
-
-  /// A vector of the features from c on of the row that begins at `row`; zeros behind the last one.
-  template <class T>
-  __device__ __forceinline__ Vector<T> load(std::int64_t row, unsigned c) const {
-    constexpr unsigned width = vector_width<T>;
-    if (packed) {
-      if (dtype == dtype_of<T>) {
-        return std::bit_cast<Vector<T>>(static_cast<const uint4*>(data)[(row + c) / width]);
-      }
-      if constexpr (std::is_same_v<T, float>) {
-        if (dtype == DType::bf16) return load_reduced<__nv_bfloat16>(row + c);
-        if (dtype == DType::f16) return load_reduced<__half>(row + c);
-      }
-    }
-    Vector<T> v;
-#pragma unroll
-    for (unsigned j = 0; j < width; ++j) {
-      v[j] = c + j < features ? load_element<T>(data, dtype, row + (c + j) * feature_step) : T(0);
-    }
-    return v;
-  }
-
-  template <class T>
-  __device__ __forceinline__ void put(std::int64_t row, unsigned c, const Vector<T>& v,
-                                      bool add) const {
-    constexpr unsigned width = vector_width<T>;
-    const bool same = compute_type(dtype) == dtype_of<T>;
-    if (packed && same) {
-      Vector<T> sum = v;
-      if (add) {
-        const Vector<T> before = load<T>(row, c);
-#pragma unroll
-        for (unsigned j = 0; j < width; ++j) sum[j] += before[j];
-      }
-      return put_packed(row + c, sum);
-    }
-#pragma unroll
-    for (unsigned j = 0; j < width; ++j) {
-      if (c + j < features) {
-        put_element(data, dtype, row + (c + j) * feature_step, v[j], add);
-      }
-    }
-  }
-
- private:
-  template <class E>
-  struct alignas(8) Four {
-    E elements[4];
-  };
-  template <class E>
-  __device__ __forceinline__ Vector<float> load_reduced(std::int64_t i) const {
-    const auto four = std::bit_cast<Four<E>>(static_cast<const uint2*>(data)[i / 4]);
-    Vector<float> v;
-#pragma unroll
-    for (unsigned j = 0; j < 4; ++j) v[j] = converted<float>(four.elements[j]);
-    return v;
-  }
-  template <class E>
-  __device__ __forceinline__ void put_reduced(std::int64_t i, const Vector<float>& v) const {
-    Four<E> four;
-#pragma unroll
-    for (unsigned j = 0; j < 4; ++j) four.elements[j] = converted<E>(v[j]);
-    static_cast<uint2*>(data)[i / 4] = std::bit_cast<uint2>(four);
-  }
-  template <class T>
-  __device__ __forceinline__ void put_packed(std::int64_t i, const Vector<T>& v) const {
-    if constexpr (std::is_same_v<T, float>) {
-      if (dtype == DType::bf16) return put_reduced<__nv_bfloat16>(i, v);
-      if (dtype == DType::f16) return put_reduced<__half>(i, v);
-    }
-    static_cast<uint4*>(data)[i / vector_width<T>] = std::bit_cast<uint4>(v);
-  }
-};
-
-/// What an activation needs to know of a row or column beside the number itself: of softmax the
-/// largest number and the inverse of the sum, and for the way back the mean of the gradient.
+/// What softmax needs to know of a row or column: the largest number, the inverse of the sum, and
+/// for the way back the mean of the gradient.
 template <class T>
 struct Softmax {
   T largest{}, inverse{}, mean{};
-  __device__ __forceinline__ T of(T x) const { return std::exp(x - largest) * inverse; }
 };
 
+/// A number with its activation, and the way back.
 template <class T>
-__device__ __forceinline__ T activated(Act act, T x, const Softmax<T>& softmax) {
-  switch (act) {
-    case Act::relu: return apply<Pointwise::relu>(x, T(0), T(0));
-    case Act::sigmoid: return apply<Pointwise::sigmoid>(x, T(0), T(0));
-    case Act::silu: return apply<Pointwise::silu>(x, T(0), T(0));
-    case Act::softmax: return softmax.of(x);
-    default: return x;
-  }
-}
-/// The gradient of x from that of the activated number.
+struct Activated {
+  T value, slope;
+  T mean{};
+  bool cut = false;
+
+  __device__ __forceinline__ T back(T d) const { return cut ? T(0) : slope * (d - mean); }
+};
 template <class T>
-__device__ __forceinline__ T activated_back(Act act, T x, T d, const Softmax<T>& softmax) {
-  switch (act) {
-    case Act::relu: return apply<Pointwise::relu_grad>(d, x, T(0));
-    case Act::sigmoid: return apply<Pointwise::sigmoid_grad>(d, x, T(0));
-    case Act::silu: return apply<Pointwise::silu_grad>(d, x, T(0));
-    case Act::softmax: return softmax.of(x) * (d - softmax.mean);
-    default: return d;
-  }
+__device__ __forceinline__ Activated<T> activated(Act act, T x, const Softmax<T>& softmax) {
+  if (act == Act::none) return {x, T(1)};
+  if (act == Act::relu) return {x <= T(0) ? T(0) : x, T(1), T(0), x <= T(0)};
+  const T e = std::exp(act == Act::softmax ? x - softmax.largest : -std::abs(x));
+  if (act == Act::softmax) return {e * softmax.inverse, e * softmax.inverse, softmax.mean};
+  const T large = T(1) / (T(1) + e), small = e * large;
+  const T value = x < T(0) ? small : large, rest = x < T(0) ? large : small;
+  if (act == Act::sigmoid) return {value, value * rest};
+  return {x * value, value * (T(1) + x * rest)};
 }
 
 /// The largest of some numbers and the sum of e^(x - largest), in any order.
@@ -185,7 +45,19 @@ struct OnlineSum {
   __device__ __forceinline__ static T finite(T x) {
     return x == -std::numeric_limits<T>::infinity() ? T(0) : x;
   }
-  __device__ __forceinline__ void add(T x) { *this = merged(*this, {x, T(1)}); }
+  /// The numbers from c on that lie before `end`.
+  __device__ __forceinline__ void add(const Vector<T>& x, unsigned c, unsigned end) {
+    T most = largest;
+#pragma unroll
+    for (unsigned j = 0; j < vector_width<T>; ++j) most = c + j < end && x[j] > most ? x[j] : most;
+    const T shift = finite(most);
+    sum *= std::exp(largest - shift);
+#pragma unroll
+    for (unsigned j = 0; j < vector_width<T>; ++j) {
+      sum += c + j < end ? std::exp(x[j] - shift) : T(0);
+    }
+    largest = most;
+  }
   __device__ __forceinline__ static OnlineSum merged(const OnlineSum& a, const OnlineSum& b) {
     const T most = a.largest > b.largest ? a.largest : b.largest, shift = finite(most);
     return {most, a.sum * std::exp(a.largest - shift) + b.sum * std::exp(b.largest - shift)};
@@ -193,7 +65,9 @@ struct OnlineSum {
   __device__ __forceinline__ OnlineSum from_lane(int lanes) const {
     return {__shfl_xor_sync(all_lanes, largest, lanes), __shfl_xor_sync(all_lanes, sum, lanes)};
   }
-  __device__ __forceinline__ Softmax<T> softmax() const { return {finite(largest), T(1) / sum}; }
+  __device__ __forceinline__ Softmax<T> softmax() const {
+    return {finite(largest), T(1) / sum};
+  }
 };
 
 /// One of q, k, v, g with its encoding; the values may be missing where only gradients go through.
@@ -231,21 +105,6 @@ struct FlaoRows {
     const std::int64_t i = static_cast<std::int64_t>(unit.index) * features + c;
     return {largest[i], inverse[i], with_mean ? mean[i] : T(0)};
   }
-  /// The same of a row, if softmax goes over the features, found by the warp. value(c) gives the
-  /// lane's vector from c on.
-  template <class Value>
-  __device__ __forceinline__ Softmax<T> row_softmax(unsigned lane, Value value) const {
-    if (!over_features) return {};
-    constexpr unsigned step = vector_width<T>;
-    OnlineSum<T> sum;
-    for (unsigned c = lane * step; c < features; c += warp_size * step) {
-      const Vector<T> x = value(c);
-      for (unsigned j = 0; j < step; ++j) {
-        if (c + j < features) sum.add(x[j]);
-      }
-    }
-    return fold_warp(sum, OnlineSum<T>::merged).softmax();
-  }
 };
 
 /// Rows of a tile in shared memory that belong to the tokens from `first` on.
@@ -258,6 +117,13 @@ struct Tile {
   __device__ __forceinline__ T* row(unsigned r) const { return data + r * pitch; }
 };
 
+/// One of two tiles of the same rows, member by member: a reference to one of them would keep both
+/// in memory.
+template <class T>
+__device__ __forceinline__ Tile<T> chosen(bool first, const Tile<T>& a, const Tile<T>& b) {
+  return {first ? a.data : b.data, first ? a.pitch : b.pitch, a.rows, a.first, a.valid};
+}
+
 inline constexpr unsigned block_warps = block_threads / warp_size;
 
 /// Features as they are, zeros behind the last one and in rows without a token. Several rows are on
@@ -265,7 +131,7 @@ inline constexpr unsigned block_warps = block_threads / warp_size;
 template <class T>
 __device__ __forceinline__ void load_rows(const FlaoRows<T>& x, const FlaoUnit& unit,
                                           const Tile<T>& tile) {
-  constexpr unsigned step = vector_width<T>, batch = 4;
+  constexpr unsigned step = vector_width<T>, batch = 2;
   const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
   for (unsigned from = warp; from < tile.rows; from += block_warps * batch) {
     for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
@@ -286,16 +152,27 @@ __device__ __forceinline__ void load_rows(const FlaoRows<T>& x, const FlaoUnit& 
   }
 }
 
+/// Where softmax goes over features, a row is gone through for the sum, for the mean of the
+/// gradient if there is one, and for the result.
+enum class Sweep { sum, mean, result };
+
 template <class T>
 __device__ __forceinline__ void activate_row(const FlaoRows<T>& x, const FlaoUnit& unit, T* row) {
   constexpr unsigned step = vector_width<T>;
   const unsigned lane = threadIdx.x % warp_size;
-  const Softmax<T> of_row = x.row_softmax(lane, [&](unsigned c) { return load_vector(row, c); });
+  Softmax<T> of_row;
+  if (x.over_features) {
+    OnlineSum<T> sum;
+    for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
+      sum.add(load_vector(row, c), c, x.features);
+    }
+    of_row = fold_warp(sum, OnlineSum<T>::merged).softmax();
+  }
   for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
     Vector<T> v = load_vector(row, c);
 #pragma unroll
     for (unsigned j = 0; j < step; ++j) {
-      const T y = activated(x.act, v[j], x.softmax(unit, c + j, of_row, false));
+      const T y = activated(x.act, v[j], x.softmax(unit, c + j, of_row, false)).value;
       v[j] = c + j < x.features ? y : T(0);
     }
     store_vector(row, c, v);
@@ -353,20 +230,56 @@ __device__ __forceinline__ void encode_rows(const FlaoRows<T>& x, const FlaoUnit
   }
 }
 
-/// Where gradients of x go: to its gradient, or as products with x~ without its turn into the tile,
-/// from which the means of softmax over the sequence are made.
+/// Where gradients of x go: to its gradient, or, as products with the activated x, into the tile,
+/// of which the means of softmax over the sequence are made.
 struct FlaoTarget {
   FlaoPlace place;
   bool add = false;
   bool measure = false;
 };
 
+/// Through the activation of a row of x: gradient(c) gives the lane's vector of gradients from c
+/// on, result(c, gradients of x, activated x) takes it back. x is read if it is `needed`.
+template <class T, class Gradient, class Result>
+__device__ __forceinline__ void activate_row_back(const FlaoRows<T>& x, const FlaoUnit& unit,
+                                                  std::uint32_t token, bool needed, bool with_means,
+                                                  Gradient gradient, Result result) {
+  constexpr unsigned step = vector_width<T>;
+  const unsigned lane = threadIdx.x % warp_size;
+  const std::int64_t start = x.place.start(unit, token);
+  OnlineSum<T> sum;
+  Softmax<T> of_row;
+  T dot(0);
+#pragma unroll 1
+  for (int i = x.over_features ? 0 : 2; i < 3; ++i) {
+    const Sweep sweep = static_cast<Sweep>(i);
+    for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
+      Vector<T> v{};
+      if (needed) v = x.place.template load<T>(start, c);
+      if (sweep == Sweep::sum) {
+        sum.add(v, c, x.features);
+        continue;
+      }
+      Vector<T> d = gradient(c);
+#pragma unroll
+      for (unsigned j = 0; j < step; ++j) {
+        const Activated<T> y = activated(x.act, v[j], x.softmax(unit, c + j, of_row, with_means));
+        v[j] = y.value;
+        dot += c + j < x.features ? y.value * d[j] : T(0);
+        d[j] = y.back(d[j]);
+      }
+      if (sweep == Sweep::result) result(c, d, v);
+    }
+    if (sweep == Sweep::sum) of_row = fold_warp(sum, OnlineSum<T>::merged).softmax();
+    if (sweep == Sweep::mean) of_row.mean = fold_warp(dot, [](T a, T b) { return a + b; });
+  }
+}
+
 /// From the gradients of rows of x~ in a tile, which are spent, to those of x.
 template <class T>
 __device__ __forceinline__ void deliver_rows(const FlaoRows<T>& x, const FlaoUnit& unit,
                                              const Tile<T>& tile, const FlaoTarget& target) {
-  constexpr unsigned step = vector_width<T>;
-  const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+  const unsigned warp = threadIdx.x / warp_size;
   for (unsigned r = warp; r < tile.valid; r += block_warps) {
     T* const row = tile.row(r);
     const std::uint32_t token = tile.first + r;
@@ -374,36 +287,18 @@ __device__ __forceinline__ void deliver_rows(const FlaoRows<T>& x, const FlaoUni
       turn_row_back(x, unit, token, row);
       __syncwarp();
     }
-    const std::int64_t from = x.place.start(unit, token), to = target.place.start(unit, token);
-    Softmax<T> of_row =
-        x.row_softmax(lane, [&](unsigned c) { return x.place.template load<T>(from, c); });
-    if (x.over_features) {
-      T dot(0);
-      for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
-        const Vector<T> v = x.place.template load<T>(from, c), d = load_vector(row, c);
-        for (unsigned j = 0; j < step; ++j) {
-          if (c + j < x.features) dot += of_row.of(v[j]) * d[j];
-        }
-      }
-      of_row.mean = fold_warp(dot, [](T a, T b) { return a + b; });
-    }
-    for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
-      Vector<T> d = load_vector(row, c);
-      if (x.act != Act::none) {
-        const Vector<T> v = x.place.template load<T>(from, c);
-#pragma unroll
-        for (unsigned j = 0; j < step; ++j) {
-          const Softmax<T> softmax = x.softmax(unit, c + j, of_row, !target.measure);
-          d[j] = activated_back(x.act, v[j], d[j], softmax);
-        }
-      }
-      if (target.measure) {
-        store_vector(row, c, d);
-      } else {
-        target.place.put(to, c, d, target.add);
-      }
-    }
+    const std::int64_t to = target.place.start(unit, token);
+    activate_row_back(
+        x, unit, token, x.act != Act::none, !target.measure,
+        [&](unsigned c) { return load_vector(row, c); },
+        [&](unsigned c, const Vector<T>& d, const Vector<T>&) {
+          if (target.measure) {
+            store_vector(row, c, d);
+          } else {
+            target.place.put(to, c, d, target.add);
+          }
+        });
   }
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::on_cuda::gated

@@ -1,5 +1,5 @@
 // Gated linear attention by tensor cores, backward, the keys: d_v = k~ d_kv and d_k = v~ d_kv^T in
-// one pass. A block takes a part of a unit's keys, 16 at a time through three stages of shared
+// one pass. A block takes a part of a unit's keys, 16 at a time through four stages of shared
 // memory. One half of its warps keeps d_kv in registers, a strip of 16 columns each, and makes d_v,
 // the other half keeps the transposed and makes d_k. k and v are read once, gradients are written
 // once, or read, added to and written; bound by memory.
@@ -14,7 +14,7 @@ namespace on_cuda {
 namespace flao_mma {
 namespace {
 
-constexpr int stages = 3;
+constexpr int stages = 4;
 
 struct Keys {
   Rows k, v;  // null where no wanted gradient needs them
@@ -94,14 +94,17 @@ __global__ void __launch_bounds__(back_threads, 1) differentiate_keys(const Keys
     const uint4 old = to == 0 ? outlet.read(p.d_k, rows) : outlet.read(p.d_v, rows);
     Pieces left{room.raw(t, 1 - to), nullptr};
     if constexpr (encoded) {
-      const auto enter = [&](int input, const Encoding& x, const Rows& rows) {
-        if (rows.data == nullptr) return;
+      const auto enter = [&](int input, const Encoding& x, const Rows& source) {
+        if (source.data == nullptr) return;
         const Pieces pieces = entered<E, back_rows, back_threads>(
             x, room.raw(t, input), room.encoded(input), {room.turns(), found[input]}, part.head,
             token, part.end);
         if (input != to) left = pieces;
       };
       enter(0, p.k_encoding, p.k);
+      if (p.k.data == nullptr && p.k_encoding.kind != LrpeKind::none) {
+        find_all_turns<back_rows, back_threads>(p.k_encoding, room.turns(), part.head, token);
+      }
       enter(1, p.v_encoding, p.v);
       __syncthreads();
     }

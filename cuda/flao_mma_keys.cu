@@ -1,5 +1,5 @@
 // Gated linear attention by tensor cores: kv = k~^T v~. A block takes a part of a unit's keys, 32
-// at a time through three stages of shared memory, and sums all of kv in the registers of 16 warps;
+// at a time through four stages of shared memory, and sums all of kv in the registers of 16 warps;
 // where a unit has several parts, they are added in order afterwards. k and v are read once. Plain
 // ones are multiplied as they are, exactly; others pass through f32 and go in as two halves.
 //
@@ -16,7 +16,7 @@ namespace on_cuda {
 namespace flao_mma {
 namespace {
 
-constexpr int threads = 512, stages = 3;
+constexpr int threads = 512, stages = 4;
 /// Rows of a tile: as many as warps encode at once.
 constexpr int rows_of(bool encoded) {
   return encoded ? 16 : 32;

@@ -5,7 +5,7 @@
 // tile by tile.
 #include "flao_encoding.cuh"
 
-namespace quipu::on_cuda {
+namespace quipu::on_cuda::gated {
 
 /// Columns of a product that a block makes at a time.
 template <class T>
@@ -56,46 +56,45 @@ struct RowProduct {
 };
 
 /// (rows, columns), dense; seen as its transpose where `transposed`.
-template <class T, bool transposed>
+template <class T>
 struct FlaoMatrix {
   const T* data;
   unsigned rows, columns;  // as seen
+  bool transposed;
 
-  /// The vector of a thread's place i in the slab that begins at (k, c): along rows of the memory.
+  static constexpr unsigned width = vector_width<T>, column_vectors = slab_depth / width;
+
+  /// The vector that has place i in the slab from (k, c) on: along lines of the memory.
   __device__ __forceinline__ Vector<T> fetch(unsigned k, unsigned c, unsigned i) const {
-    constexpr unsigned width = vector_width<T>;
-    const unsigned row = (transposed ? c + i / (slab_depth / width) : k + i / warp_size);
-    const unsigned column =
-        transposed ? k + i % (slab_depth / width) * width : c + i % warp_size * width;
+    const unsigned line = transposed ? c + i / column_vectors : k + i / warp_size;
+    const unsigned at = width * (transposed ? i % column_vectors : i % warp_size);
+    const unsigned first = (transposed ? k : c) + at;
     const unsigned lines = transposed ? columns : rows, length = transposed ? rows : columns;
-    const std::int64_t start = static_cast<std::int64_t>(row) * length + column;
-    if (row < lines && column < length && length % width == 0) {
+    const std::int64_t start = static_cast<std::int64_t>(line) * length + first;
+    if (line < lines && first < length && length % width == 0) {
       return std::bit_cast<Vector<T>>(reinterpret_cast<const uint4*>(data)[start / width]);
     }
     Vector<T> v;
 #pragma unroll
     for (unsigned j = 0; j < width; ++j) {
-      v[j] = row < lines && column + j < length ? data[start + j] : T(0);
+      v[j] = line < lines && first + j < length ? data[start + j] : T(0);
     }
     return v;
   }
-  __device__ __forceinline__ static void keep(T* slab, unsigned i, const Vector<T>& v) {
-    constexpr unsigned width = vector_width<T>;
-    if constexpr (transposed) {
-      const unsigned row = i % (slab_depth / width) * width, column = i / (slab_depth / width);
-#pragma unroll
-      for (unsigned j = 0; j < width; ++j) slab[(row + j) * slab_pitch<T> + column] = v[j];
-    } else {
-      store_vector(slab + i / warp_size * slab_pitch<T>, i % warp_size * width, v);
+  __device__ __forceinline__ void keep(T* slab, unsigned i, const Vector<T>& v) const {
+    if (!transposed) {
+      return store_vector(slab + i / warp_size * slab_pitch<T>, i % warp_size * width, v);
     }
+    const unsigned row = i % column_vectors * width, column = i / column_vectors;
+#pragma unroll
+    for (unsigned j = 0; j < width; ++j) slab[(row + j) * slab_pitch<T> + column] = v[j];
   }
 };
 
 /// product = rows of a tile times columns from `first` on of a matrix. All threads come here; what
 /// they wrote into the tile before may be used. Rows without a token are zeros.
-template <class Shape, class T, bool transposed>
-__device__ __forceinline__ void multiply_rows(const Tile<T>& tile,
-                                              const FlaoMatrix<T, transposed>& matrix,
+template <class Shape, class T>
+__device__ __forceinline__ void multiply_rows(const Tile<T>& tile, const FlaoMatrix<T>& matrix,
                                               unsigned first, T* slab, RowProduct<Shape>& product) {
   constexpr unsigned width = vector_width<T>;
   constexpr unsigned fetches = slab_depth * warp_size / block_threads;
@@ -151,34 +150,27 @@ __device__ __forceinline__ void multiply_rows(const Tile<T>& tile,
   }
 }
 
-/// The part of a^T b, summed over tokens, that begins at (first_row, first_column) of (rows,
-/// columns). Threads form a square; each has two vectors along either side.
+/// A part of a^T b (rows, columns), summed over tokens: the slice that begins at (first_row,
+/// first_column). Threads form a square; each has two vectors along either side.
 template <class T>
 struct ColumnProduct {
   static constexpr unsigned side = 16, width = vector_width<T>;
   T sums[2 * width][2 * width] = {};
-  unsigned rows, columns;
-  unsigned row[2], column[2];
-  bool active;
+  unsigned first_row, first_column, rows, columns;
 
-  __device__ __forceinline__ ColumnProduct(unsigned first_row, unsigned first_column,
-                                           unsigned all_rows, unsigned all_columns)
-      : rows(all_rows), columns(all_columns) {
-    const unsigned x = threadIdx.x % side, y = threadIdx.x / side;
-#pragma unroll
-    for (unsigned g = 0; g < 2; ++g) {
-      row[g] = first_row + (y + g * side) * width;
-      column[g] = first_column + (x + g * side) * width;
-    }
-    active = row[0] < rows && column[0] < columns;
+  __device__ __forceinline__ unsigned row(unsigned g) const {
+    return first_row + (threadIdx.x / side + g * side) * width;
+  }
+  __device__ __forceinline__ unsigned column(unsigned g) const {
+    return first_column + (threadIdx.x % side + g * side) * width;
   }
 
   /// Adds the tokens of two tiles. What lies outside is taken from column 0 and comes to nothing.
   __device__ __forceinline__ void add(const Tile<T>& a, const Tile<T>& b) {
-    if (!active) return;
-    const unsigned a_at[2] = {row[0], row[1] < rows ? row[1] : 0};
-    const unsigned b_at[2] = {column[0], column[1] < columns ? column[1] : 0};
-#pragma unroll 2
+    if (row(0) >= rows || column(0) >= columns) return;
+    const unsigned a_at[2] = {row(0), row(1) < rows ? row(1) : 0};
+    const unsigned b_at[2] = {column(0), column(1) < columns ? column(1) : 0};
+#pragma unroll 1
     for (unsigned t = 0; t < a.valid; ++t) {
       Vector<T> from_a[2], from_b[2];
 #pragma unroll
@@ -200,11 +192,12 @@ struct ColumnProduct {
   __device__ __forceinline__ void store(T* matrix) const {
 #pragma unroll
     for (unsigned i = 0; i < 2 * width; ++i) {
-      const unsigned r = row[i / width] + i % width;
+      const unsigned r = row(i / width) + i % width;
 #pragma unroll
       for (unsigned g = 0; g < 2; ++g) {
-        const std::int64_t start = static_cast<std::int64_t>(r) * columns + column[g];
-        if (r >= rows || column[g] >= columns) continue;
+        const unsigned c = column(g);
+        const std::int64_t start = static_cast<std::int64_t>(r) * columns + c;
+        if (r >= rows || c >= columns) continue;
         Vector<T> v;
 #pragma unroll
         for (unsigned j = 0; j < width; ++j) v[j] = sums[i][g * width + j];
@@ -214,7 +207,7 @@ struct ColumnProduct {
         }
 #pragma unroll
         for (unsigned j = 0; j < width; ++j) {
-          if (column[g] + j < columns) matrix[start + j] = v[j];
+          if (c + j < columns) matrix[start + j] = v[j];
         }
       }
     }
@@ -237,16 +230,19 @@ std::size_t flao_shared_bytes(unsigned rows, std::int64_t first, std::int64_t se
   return sizeof(T) * (rows * pitches + slab_size<T>);
 }
 
-/// Calls f(shape) with the tallest tiles, of so many features, that leave room for two blocks.
+/// Calls f(shape) with the tallest tiles, of so many features, that leave room for two blocks; f64
+/// has fewer shapes to choose from.
 template <class T, class F>
 void with_row_shape(std::int64_t first, std::int64_t second, F f) {
   constexpr std::size_t room = 80 * 1024;
   constexpr unsigned most = vector_width<T>;
   if (flao_shared_bytes<T>(16 * most, first, second) <= room) return f(RowShape<T, most, 16>{});
-  if (flao_shared_bytes<T>(8 * most, first, second) <= room) {
-    return f(RowShape<T, most / 2, 16>{});
+  if constexpr (std::is_same_v<T, float>) {
+    if (flao_shared_bytes<T>(8 * most, first, second) <= room) {
+      return f(RowShape<T, most / 2, 16>{});
+    }
   }
   f(RowShape<T, 1, 8>{});
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::on_cuda::gated

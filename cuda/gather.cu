@@ -3,6 +3,9 @@
 // 16-byte boundaries, the element is 16 bytes of a row. Values that keep their type are moved as
 // bits. Bound by memory: the index and the output move once, x as far as it is named.
 // A place whose index is out of range gets 0, so that nothing undefined is read before the error.
+//
+// sass gather_bits<uint4>: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 32; shared 0
+// sass .: forbid LD.E ST.E; registers 32; shared 0
 #include <cstdint>
 #include <string>
 
@@ -37,7 +40,7 @@ struct Indices {
 };
 
 template <class Bits>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     gather_bits(Walk<3> walk, std::uint32_t n, Bits* out, const Bits* x, std::int64_t step,
                 Indices indices) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
@@ -51,7 +54,7 @@ __global__ void __launch_bounds__(block_threads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     gather_values(Walk<3> walk, std::uint32_t n, void* out, DType out_type, bool add, const void* x,
                   DType x_type, std::int64_t step, Indices indices) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
@@ -183,7 +186,7 @@ void index_select(View x, View index, View o, int axis) {
   call.run_bits<uint4>(vectors, step);
 }
 
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     check_elements(Walk<1> walk, std::uint32_t n, std::int64_t first, const void* data, DType dtype,
                    std::int64_t size, IndexGuard guard) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;

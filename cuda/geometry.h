@@ -13,6 +13,8 @@
 
 namespace quipu::on_cuda {
 
+/// Threads of a block. Kernels say `__launch_bounds__(block_threads, 1)`: without the 1 the
+/// assembler would rather spill a register or two than let one block fewer run at a time.
 inline constexpr unsigned block_threads = 256;
 
 /// So many blocks that every one of n positions has a thread.

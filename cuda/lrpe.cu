@@ -4,6 +4,10 @@
 // shuffles among the threads of a row; rows too long for that belong to a warp, which reads them
 // three times, each time but the first from a cache. Softmax over the sequence goes another way:
 // see lrpe_sequence.cuh.
+//
+// sass encode_rows<.*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E.U16;
+// registers 64 sass encode_rows<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 64 sass
+// encode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 80
 #include "lrpe_sequence.cuh"
 
 namespace quipu {

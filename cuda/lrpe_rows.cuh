@@ -40,30 +40,80 @@ struct RowView {
   std::int64_t batch_step = 0, head_step = 0, token_step = 0, feature_step = 0;
 };
 
+/// Numbers that move together where they can.
+template <class T, int count>
+inline constexpr int vector_length = count * sizeof(T) < 16 ? 1 : static_cast<int>(16 / sizeof(T));
+
+template <int length, class T>
+__device__ __forceinline__ void load_vector(const T* data, std::int64_t i, T* values) {
+  if constexpr (length == 1) {
+    values[0] = data[i];
+  } else {
+    struct Numbers {
+      T values[length];
+    };
+    const auto pack = std::bit_cast<Numbers>(reinterpret_cast<const uint4*>(data)[i / length]);
+    for (int j = 0; j < length; ++j) values[j] = pack.values[j];
+  }
+}
+template <int length, class T>
+__device__ __forceinline__ void store_vector(T* data, std::int64_t i, const T* values) {
+  if constexpr (length == 1) {
+    data[i] = values[0];
+  } else {
+    struct Numbers {
+      T values[length];
+    };
+    Numbers pack;
+    for (int j = 0; j < length; ++j) pack.values[j] = values[j];
+    reinterpret_cast<uint4*>(data)[i / length] = std::bit_cast<uint4>(pack);
+  }
+}
+
 /// Chunks of a row that belong together: of x, or of an encoded row.
 template <LrpeKind kind>
 inline constexpr int halves_of = kind == LrpeKind::rotate ? 2 : 1;
 
-/// `halves` chunks, `apart` features from each other.
+/// Calls f(half, place) for chunks of a row, `apart` features from each other.
+template <int halves, class F>
+__device__ __forceinline__ void for_each_half(const RowView& v, std::int64_t start, std::uint32_t i,
+                                              std::uint32_t apart, F f) {
+#pragma unroll
+  for (int half = 0; half < halves; ++half) {
+    const std::int64_t feature = static_cast<std::int64_t>(i) + half * std::int64_t{apart};
+    f(half, start + feature * v.feature_step);
+  }
+}
+/// Chunks as they wait in registers.
+template <class Chunk, int halves>
+__device__ __forceinline__ void fetch_chunks(const RowView& v, std::int64_t start, std::uint32_t i,
+                                             std::uint32_t apart,
+                                             typename Chunk::Raw (&raw)[halves]) {
+  for_each_half<halves>(v, start, i, apart, [&](int half, std::int64_t place) {
+    raw[half] = Chunk::fetch(v.data, v.dtype, place / Chunk::count);
+  });
+}
+template <class Chunk, int halves, class T>
+__device__ __forceinline__ void unpack_chunks(const typename Chunk::Raw (&raw)[halves],
+                                              T (&values)[halves][Chunk::count]) {
+#pragma unroll
+  for (int half = 0; half < halves; ++half) Chunk::unpack(raw[half], values[half]);
+}
 template <class Chunk, int halves, class T>
 __device__ __forceinline__ void load_chunks(const RowView& v, std::int64_t start, std::uint32_t i,
                                             std::uint32_t apart,
                                             T (&values)[halves][Chunk::count]) {
-#pragma unroll
-  for (int half = 0; half < halves; ++half) {
-    const std::int64_t feature = static_cast<std::int64_t>(i) + half * std::int64_t{apart};
-    Chunk::load(v.data, v.dtype, start + feature * v.feature_step, values[half]);
-  }
+  for_each_half<halves>(v, start, i, apart, [&](int half, std::int64_t place) {
+    Chunk::load(v.data, v.dtype, place, values[half]);
+  });
 }
 template <class Chunk, int halves, class T>
 __device__ __forceinline__ void put_chunks(const RowView& v, std::int64_t start, std::uint32_t i,
                                            std::uint32_t apart,
                                            const T (&values)[halves][Chunk::count], bool add) {
-#pragma unroll
-  for (int half = 0; half < halves; ++half) {
-    const std::int64_t feature = static_cast<std::int64_t>(i) + half * std::int64_t{apart};
-    Chunk::put(v.data, v.dtype, start + feature * v.feature_step, values[half], add);
-  }
+  for_each_half<halves>(v, start, i, apart, [&](int half, std::int64_t place) {
+    Chunk::put(v.data, v.dtype, place, values[half], add);
+  });
 }
 
 /// cos and sin of a chunk of angles.
@@ -98,6 +148,57 @@ struct Turns {
   }
 };
 
+/// A chunk of angles, or of theta, in memory. Where it takes two vectors, neighbouring lanes move
+/// the first vectors of both, then the second ones, and exchange them: so that whole sectors move.
+template <class T, int count>
+class AngleChunk {
+ public:
+  /// `paired`: what neighbouring lanes have lies side by side.
+  __device__ __forceinline__ AngleChunk(std::int64_t place, bool paired)
+      : paired_(vectors == 2 && paired), odd_(paired_ && threadIdx.x % 2 != 0) {
+    first_ = odd_ ? place - count + length : place;
+    step_ = paired_ ? count : length;
+  }
+
+  __device__ __forceinline__ void load(const T* table, bool works, T (&angles)[count]) const {
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (works) load_vector<length>(table, first_ + v * step_, angles + v * length);
+    }
+    exchange(angles);
+  }
+  __device__ __forceinline__ void store(T* table, bool works, const T (&angles)[count]) const {
+    T moved[count];
+#pragma unroll
+    for (int j = 0; j < count; ++j) moved[j] = angles[j];
+    exchange(moved);
+#pragma unroll
+    for (int v = 0; v < vectors; ++v) {
+      if (works) store_vector<length>(table, first_ + v * step_, moved + v * length);
+    }
+  }
+
+ private:
+  static constexpr int length = vector_length<T, count>, vectors = count / length;
+
+  /// The second vector of even lanes for the first one of odd lanes.
+  __device__ __forceinline__ void exchange(T (&angles)[count]) const {
+    if constexpr (vectors == 2) {
+      if (!paired_) return;
+#pragma unroll
+      for (int j = 0; j < length; ++j) {
+        const T given = odd_ ? angles[j] : angles[length + j];
+        const T got = __shfl_xor_sync(all_lanes, given, 1);
+        angles[j] = odd_ ? got : angles[j];
+        angles[length + j] = odd_ ? angles[length + j] : got;
+      }
+    }
+  }
+
+  bool paired_, odd_;
+  std::int64_t first_, step_;
+};
+
 /// How lines and chunks are given to threads.
 template <class T>
 struct RowPlan {
@@ -117,6 +218,7 @@ struct RowPlan {
     heads_inside = std::abs(order.stride(1)) < std::abs(order.stride(2));
     inside = Divider(static_cast<std::uint32_t>(heads_inside ? heads : tokens));
     team = Divider(act == Act::softmax ? std::bit_ceil(chunks) : chunks);
+    if (!angles.in_table) find_chunks_of_theta(encoding, chunk);
   }
 
   bool folds_in_warp() const { return act != Act::softmax || team.divisor <= warp_size; }
@@ -155,17 +257,33 @@ struct RowPlan {
     return batch * part / gridDim.y;
   }
 
-  /// cos and sin of a chunk; `enter` fills the table if there is one.
+  /// cos and sin of a chunk; `enter` fills the table if there is one. All threads of the warp come
+  /// here together.
   template <int count>
   __device__ __forceinline__ Turns<T, count> turns(const Place& at, bool enter) const {
-    T found[count];
+    const T* const theta = static_cast<const T*>(angles.theta);
+    const AngleChunk<T, count> entry(angles.entry(at.head, at.token) + at.first, chunks % 2 == 0);
+    T found[count] = {};
+    if (angles.in_table) {
+      entry.load(angles.table, at.has_work, found);
+    } else if (theta_in_chunks) {
+      const std::uint32_t axis = angles.axes == 0 ? 0u : angles.columns.quotient(at.first);
+      const std::int64_t k = at.first - axis * angles.columns.divisor;
+      AngleChunk<T, count>(at.head * angles.head_step + k, theta_in_pairs)
+          .load(theta, at.has_work, found);
+      const bool still = !at.has_work || angles.is_lead(at.token);
+      const T position = still ? T(0) : angles.position(at.token, axis);
 #pragma unroll
-    for (int j = 0; j < count; ++j) {
-      const std::uint32_t i = at.first + static_cast<std::uint32_t>(j);
-      found[j] = at.has_work ? angles.angle(at.head, at.token, i) : T(0);
-      if (at.has_work && enter && angles.table != nullptr) {
-        angles.table[angles.entry(at.head, at.token) + i] = found[j];
+      for (int j = 0; j < count; ++j) found[j] = still ? T(0) : found[j] * position;
+    } else {
+#pragma unroll
+      for (int j = 0; j < count; ++j) {
+        const std::uint32_t i = at.first + static_cast<std::uint32_t>(j);
+        if (at.has_work) found[j] = angles.angle(at.head, at.token, i);
       }
+    }
+    if (enter && !angles.in_table && angles.table != nullptr) {
+      entry.store(angles.table, at.has_work, found);
     }
     Turns<T, count> turns;
     math::sincos(found, turns.sin, turns.cos);
@@ -181,8 +299,18 @@ struct RowPlan {
     return value;
   }
 
+  /// Whether the theta of a chunk, and of two neighbours, lies side by side.
+  void find_chunks_of_theta(const RowEncoding& encoding, int chunk) {
+    const View& theta = encoding.theta;
+    const std::int64_t e = theta.size(1), all = angles.count;
+    const bool dense = theta.dtype == dtype_of<T> && has_packed_rows(theta, 1);
+    theta_in_chunks = chunk > 1 && dense && e % chunk == 0 && (angles.axes > 0 || e == all);
+    theta_in_pairs = theta_in_chunks && e % (2 * chunk) == 0;
+  }
+
   RowAngles<T> angles;
   Act act;
+  bool theta_in_chunks = false, theta_in_pairs = false;
   std::uint32_t chunks, lines = 0;  // chunks of a row; one of each half
   std::int64_t batch;
   bool heads_inside = false;

@@ -1,13 +1,18 @@
 // Position encodings with softmax over the sequence, forward; lrpe_sequence.cuh tells how work is
 // cut. x is read for the statistics of its columns and again for the result, the second time from
 // the second-level cache where it fits; o is written once. Bound by memory.
+//
+// sass encode_columns<float,.*Packed: need LDG.E.128 STG.E.128 LDS.128; forbid STL LDL LD.E$ ST.E$;
+//   registers 128
+// sass encode_columns<double: forbid STL LDL LD.E$ ST.E$; registers 160
+// sass encode_columns<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 160
 #include "lrpe_sequence.cuh"
 
 namespace quipu::on_cuda {
 namespace {
 
 template <class T, class Chunk, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, sizeof(T) == 8 ? 1 : 2)
     encode_columns(SequencePlan<T> plan, RowView x, RowView o) {
   constexpr int halves = halves_of<kind>, count = Chunk::count, columns = halves * count;
   constexpr int at_once = SequencePlan<T>::at_once;
@@ -32,12 +37,12 @@ __global__ void __launch_bounds__(block_threads)
   TurnTile<T, count> tile(plan, at, shared);
   const std::uint32_t step = at_once * at.team.members;
   for (std::uint32_t start = at.begin; start < at.end; start += step) {
-    T y[at_once][halves][count];
+    typename Chunk::Raw raw[at_once][halves];
 #pragma unroll
     for (int k = 0; k < at_once; ++k) {
       const std::uint32_t token = start + k * at.team.members + at.team.member;
       if (!at.has_work || token >= at.end) continue;
-      load_chunks<Chunk>(x, from + x.line(at.head, token), first, n, y[k]);
+      fetch_chunks<Chunk>(x, from + x.line(at.head, token), first, n, raw[k]);
     }
     tile.fill(plan, at, start, at.first_entry == 0);
     __syncthreads();
@@ -45,13 +50,14 @@ __global__ void __launch_bounds__(block_threads)
     for (int k = 0; k < at_once; ++k) {
       const std::uint32_t row = k * at.team.members + at.team.member;
       if (!at.has_work || start + row >= at.end) continue;
+      T y[halves][count], encoded[2][count];
+      unpack_chunks<Chunk>(raw[k], y);
 #pragma unroll
       for (int s = 0; s < columns; ++s) {
-        T& entry = y[k][s / count][s % count];
+        T& entry = y[s / count][s % count];
         entry = exp_below<typename Chunk::Element>(entry - state.largest[s]) * state.sum[s];
       }
-      T encoded[2][count];
-      tile.get(row, at.lane).encode(y[k], encoded);
+      tile.get(row, at.lane).encode(y, encoded);
       put_chunks<Chunk>(o, to + o.line(at.head, start + row), first, n, encoded, false);
     }
     __syncthreads();

@@ -19,36 +19,6 @@ void encode_sequence(const View& x, const View& o, const View& table, const RowE
 void decode_sequence(const View& x, const View& d_o, const Grad& d_x, const View& table,
                      const RowEncoding& encoding, const View& space);
 
-/// Numbers that move together where they can.
-template <class T, int count>
-inline constexpr int vector_length = count * sizeof(T) < 16 ? 1 : static_cast<int>(16 / sizeof(T));
-
-template <int length, class T>
-__device__ __forceinline__ void load_vector(const T* data, std::int64_t i, T* values) {
-  if constexpr (length == 1) {
-    values[0] = data[i];
-  } else {
-    struct Numbers {
-      T values[length];
-    };
-    const auto pack = std::bit_cast<Numbers>(reinterpret_cast<const uint4*>(data)[i / length]);
-    for (int j = 0; j < length; ++j) values[j] = pack.values[j];
-  }
-}
-template <int length, class T>
-__device__ __forceinline__ void store_vector(T* data, std::int64_t i, const T* values) {
-  if constexpr (length == 1) {
-    data[i] = values[0];
-  } else {
-    struct Numbers {
-      T values[length];
-    };
-    Numbers pack;
-    for (int j = 0; j < length; ++j) pack.values[j] = values[j];
-    reinterpret_cast<uint4*>(data)[i / length] = std::bit_cast<uint4>(pack);
-  }
-}
-
 /// What a kernel does: everything, or one of two steps.
 enum class SequencePass { whole, statistics, result };
 
@@ -179,67 +149,80 @@ class TurnTile {
   std::uint32_t strip_;
 };
 
-/// The statistics of the columns of a part of the sequence in workspace: [part][quantity][batch
+/// The statistics of the columns of parts of the sequence in workspace: [part][quantity][batch
 /// entry][head][column], where vectors of neighbouring chunks lie side by side.
-template <class State, int halves, int count, class T>
+template <class E, int halves, int count, bool has_weights>
 struct SequenceParts {
+  using T = ComputeOf<E>;
+  using State = OnlineLines<E, halves * count, has_weights>;
+
   __device__ __forceinline__ SequenceParts(const SequencePlan<T>& plan, const SequencePlace& at)
       : data(plan.statistics),
-        chunks(plan.chunks),
-        row(std::int64_t{at.entry} * plan.heads + at.head),
-        rows(std::int64_t{plan.batch} * plan.heads),
-        chunk(at.chunk) {}
+        vectors(plan.chunks),
+        quantity_step(std::int64_t{plan.batch} * plan.heads * plan.chunks * (halves * count)),
+        start((std::int64_t{at.entry} * plan.heads + at.head) * plan.chunks * (halves * count) +
+              at.chunk * length) {}
 
   __device__ __forceinline__ void store(std::uint32_t part, const State& state) const {
-    each(part, 0, [&](std::int64_t i, int s) { store_vector<length>(data, i, state.largest + s); });
-    each(part, 1, [&](std::int64_t i, int s) { store_vector<length>(data, i, state.sum + s); });
-    if constexpr (State::quantities == 3) {
-      each(part, 2,
-           [&](std::int64_t i, int s) { store_vector<length>(data, i, state.weighted + s); });
-    }
+    each(part, [&](std::int64_t i, int s) {
+      store_vector<length>(data, i, state.largest + s);
+      store_vector<length>(data, i + quantity_step, state.sum + s);
+      if constexpr (has_weights) {
+        store_vector<length>(data, i + 2 * quantity_step, state.weighted + s);
+      }
+    });
   }
-  __device__ __forceinline__ State load(std::uint32_t part) const {
-    State state;
-    each(part, 0, [&](std::int64_t i, int s) { load_vector<length>(data, i, state.largest + s); });
-    each(part, 1, [&](std::int64_t i, int s) { load_vector<length>(data, i, state.sum + s); });
-    if constexpr (State::quantities == 3) {
-      each(part, 2,
-           [&](std::int64_t i, int s) { load_vector<length>(data, i, state.weighted + s); });
-    }
-    return state;
+  /// Vector by vector, which takes few registers.
+  __device__ __forceinline__ void merge(std::uint32_t part, State& state) const {
+    each(part, [&](std::int64_t i, int s) {
+      OnlineLines<E, length, has_weights> own, next;
+      load_vector<length>(data, i, next.largest);
+      load_vector<length>(data, i + quantity_step, next.sum);
+      if constexpr (has_weights) load_vector<length>(data, i + 2 * quantity_step, next.weighted);
+#pragma unroll
+      for (int j = 0; j < length; ++j) {
+        own.largest[j] = state.largest[s + j];
+        own.sum[j] = state.sum[s + j];
+        if constexpr (has_weights) own.weighted[j] = state.weighted[s + j];
+      }
+      own.merge(next);
+#pragma unroll
+      for (int j = 0; j < length; ++j) {
+        state.largest[s + j] = own.largest[j];
+        state.sum[s + j] = own.sum[j];
+        if constexpr (has_weights) state.weighted[s + j] = own.weighted[j];
+      }
+    });
   }
 
  private:
   static constexpr int length = vector_length<T, count>;
 
-  /// Calls f(place, column of the thread) for each vector.
+  /// Calls f(place of the first quantity, column of the thread) for each vector.
   template <class F>
-  __device__ __forceinline__ void each(std::uint32_t part, int quantity, F f) const {
-    const std::int64_t start = ((std::int64_t{part} * State::quantities + quantity) * rows + row) *
-                               chunks * (halves * count);
-    for (int half = 0; half < halves; ++half) {
-      for (int v = 0; v < count / length; ++v) {
-        const std::int64_t vector = (half * (count / length) + v) * std::int64_t{chunks} + chunk;
-        f(start + vector * length, half * count + v * length);
-      }
+  __device__ __forceinline__ void each(std::uint32_t part, F f) const {
+    const std::int64_t own = start + part * State::quantities * quantity_step;
+#pragma unroll
+    for (int v = 0; v < halves * count / length; ++v) {
+      f(own + v * std::int64_t{vectors} * length, v * length);
     }
   }
 
   T* data;
-  std::uint32_t chunks;
-  std::int64_t row, rows;
-  std::uint32_t chunk;
+  std::uint32_t vectors;  // of a row, side by side
+  std::int64_t quantity_step, start;
 };
 
 /// Joins what the threads found of their columns, or what parts of the sequence did, and makes it
 /// ready to use. Returns false where it was only to be kept.
-template <int halves, int count, class State, class T>
+template <int halves, int count, class E, bool has_weights, class T>
 __device__ __forceinline__ bool settle(const SequencePlan<T>& plan, const SequencePlace& at,
-                                       State& state, T* shared) {
-  const SequenceParts<State, halves, count, T> parts(plan, at);
+                                       OnlineLines<E, halves * count, has_weights>& state,
+                                       T* shared) {
+  const SequenceParts<E, halves, count, has_weights> parts(plan, at);
   if (plan.pass == SequencePass::result && at.has_work) {
     for (std::uint32_t part = at.team.member; part < plan.parts; part += at.team.members) {
-      state.merge(parts.load(part));
+      parts.merge(part, state);
     }
   }
   state.join(at.team, shared);

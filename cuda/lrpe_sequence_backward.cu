@@ -2,87 +2,80 @@
 // cut. One pass over x and d_o finds, online, the largest entry of each column, the sum of
 // exponentials and the mean of the gradient that is turned back; another one makes the result and
 // writes or adds it. Nothing is kept from forward. Bound by memory.
+//
+// sass decode_columns<float,.*Packed: need LDG.E.128 STG.E.128 LDS.128; forbid STL LDL LD.E$ ST.E$;
+//   registers 128
+// sass decode_columns<double: forbid STL LDL LD.E$ ST.E$; registers 200
+// sass decode_columns<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 160
 #include "lrpe_sequence.cuh"
 
 namespace quipu::on_cuda {
 namespace {
 
 template <class T, class Chunk, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, sizeof(T) == 8 ? 1 : 2)
     decode_columns(SequencePlan<T> plan, RowView x, RowView d_o, RowView d_x, bool add) {
   constexpr int halves = halves_of<kind>, count = Chunk::count, columns = halves * count;
   constexpr int at_once = SequencePlan<T>::at_once;
+  using Element = typename Chunk::Element;
   T* const shared = dynamic_shared<T>();
   const SequencePlace at(plan);
   const std::uint32_t first = at.chunk * count, n = plan.angles.count;
   const std::int64_t from = at.entry * x.batch_step, up = at.entry * d_o.batch_step;
   TurnTile<T, count> tile(plan, at, shared);
-  const std::uint32_t step = at_once * at.team.members;
-  // Calls f(token, k, row, works) for the thread's tokens among those that are turned together.
-  const auto each_token = [&](std::uint32_t start, auto f) {
+  // Calls f(token, x, gradient that is turned back) for the thread's tokens, a few under way
+  // together.
+  const auto each_token = [&](auto f) {
+    for (std::uint32_t start = at.begin; start < at.end; start += at_once * at.team.members) {
+      typename Chunk::Raw raw_d_o[at_once][2];
 #pragma unroll
-    for (int k = 0; k < at_once; ++k) {
-      const std::uint32_t row = k * at.team.members + at.team.member;
-      if (at.has_work && start + row < at.end) f(start + row, k, row);
+      for (int k = 0; k < at_once; ++k) {
+        const std::uint32_t token = start + k * at.team.members + at.team.member;
+        if (!at.has_work || token >= at.end) continue;
+        fetch_chunks<Chunk>(d_o, up + d_o.line(at.head, token), first, n, raw_d_o[k]);
+      }
+      tile.fill(plan, at, start, false);
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < at_once; ++k) {
+        const std::uint32_t row = k * at.team.members + at.team.member;
+        if (!at.has_work || start + row >= at.end) continue;
+        typename Chunk::Raw raw_x[halves];
+        fetch_chunks<Chunk>(x, from + x.line(at.head, start + row), first, n, raw_x);
+        T y[halves][count], d[halves][count], encoded[2][count];
+        unpack_chunks<Chunk>(raw_d_o[k], encoded);
+        tile.get(row, at.lane).encode_back(encoded, d);
+        unpack_chunks<Chunk>(raw_x, y);
+        f(start + row, y, d);
+      }
+      __syncthreads();
     }
-  };
-  const auto load = [&](std::uint32_t start, T(&y)[at_once][halves][count],
-                        T(&encoded)[at_once][2][count]) {
-    each_token(start, [&](std::uint32_t token, int k, std::uint32_t) {
-      load_chunks<Chunk>(x, from + x.line(at.head, token), first, n, y[k]);
-      load_chunks<Chunk>(d_o, up + d_o.line(at.head, token), first, n, encoded[k]);
-    });
-    tile.fill(plan, at, start, false);
-    __syncthreads();
   };
 
-  OnlineLines<typename Chunk::Element, columns, true> state;
-  const bool finds = plan.pass != SequencePass::result;
-  for (std::uint32_t start = at.begin; start < at.end && finds; start += step) {
-    T y[at_once][halves][count], encoded[at_once][2][count];
-    load(start, y, encoded);
-    T entries[at_once][columns], weights[at_once][columns];
-#pragma unroll
-    for (int k = 0; k < at_once; ++k) {
+  OnlineLines<Element, columns, true> state;
+  if (plan.pass != SequencePass::result) {
+    each_token([&](std::uint32_t, const T(&y)[halves][count], const T(&d)[halves][count]) {
+      T entries[1][columns], weights[1][columns];
 #pragma unroll
       for (int s = 0; s < columns; ++s) {
-        entries[k][s] = -std::numeric_limits<T>::infinity();
-        weights[k][s] = T(0);
+        entries[0][s] = y[s / count][s % count];
+        weights[0][s] = d[s / count][s % count];
       }
-    }
-    each_token(start, [&](std::uint32_t, int k, std::uint32_t row) {
-      T d[halves][count];
-      tile.get(row, at.lane).encode_back(encoded[k], d);
-#pragma unroll
-      for (int s = 0; s < columns; ++s) {
-        entries[k][s] = y[k][s / count][s % count];
-        weights[k][s] = d[s / count][s % count];
-      }
+      state.add(entries, weights);
     });
-    state.add(entries, weights);
-    __syncthreads();
   }
   if (!settle<halves, count>(plan, at, state, shared)) return;
 
-  for (std::uint32_t start = at.begin; start < at.end; start += step) {
-    T y[at_once][halves][count], encoded[at_once][2][count];
-    load(start, y, encoded);
-    each_token(start, [&](std::uint32_t token, int k, std::uint32_t row) {
-      T d[halves][count];
-      tile.get(row, at.lane).encode_back(encoded[k], d);
+  each_token([&](std::uint32_t token, const T(&y)[halves][count], T(&d)[halves][count]) {
 #pragma unroll
-      for (int s = 0; s < columns; ++s) {
-        const T softmax =
-            exp_below<typename Chunk::Element>(y[k][s / count][s % count] - state.largest[s]) *
-            state.sum[s];
-        T& entry = d[s / count][s % count];
-        entry = softmax * (entry - state.weighted[s]);
-      }
-      const std::int64_t to = at.entry * d_x.batch_step + d_x.line(at.head, token);
-      put_chunks<Chunk>(d_x, to, first, n, d, add);
-    });
-    __syncthreads();
-  }
+    for (int s = 0; s < columns; ++s) {
+      const T above = exp_below<Element>(y[s / count][s % count] - state.largest[s]);
+      T& entry = d[s / count][s % count];
+      entry = above * state.sum[s] * (entry - state.weighted[s]);
+    }
+    const std::int64_t to = at.entry * d_x.batch_step + d_x.line(at.head, token);
+    put_chunks<Chunk>(d_x, to, first, n, d, add);
+  });
 }
 
 }  // namespace

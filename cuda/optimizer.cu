@@ -4,6 +4,10 @@
 // depends on the number of the step is computed by a thread of its own before. The norm adds
 // squares in f64, by chunks of fixed size, in a fixed order. Whether to skip, and the factor of the
 // gradients, are read on the device.
+//
+// sass update_groups: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 80; shared 0
+// sass add_squares<4>: need LDG.E.128; forbid LD.E ST.E; registers 48; shared 64
+// sass .: forbid LD.E ST.E; registers 80; shared 64
 #include <cmath>
 
 #include "block.cuh"
@@ -50,7 +54,7 @@ struct Operands {
 };
 
 template <class T, class Change>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     update_elements(Walk<5> walk, std::uint32_t n, Operands in, Common common, Change change,
                     const StepFactors* factors) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
@@ -75,7 +79,7 @@ __global__ void __launch_bounds__(block_threads)
 
 /// The same where all operands are dense, a group of elements a thread.
 template <class T, class Change>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     update_groups(std::uint32_t n, Operands in, Common common, Change change,
                   const StepFactors* factors) {
   constexpr int count = group_size<T>;
@@ -233,7 +237,7 @@ void lion(const UpdateList& list, const LionOptions& o) {
 /// Adds the squares of one item to the parts that it has a share in; a block a part. A dense item
 /// is read in groups of `count`, which begin where the item begins.
 template <int count>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     add_squares(Walk<1> walk, std::int64_t begin, std::int64_t n, const void* x, DType dtype,
                 double* parts) {
   __shared__ double room[block_threads / warp_size];
@@ -262,7 +266,7 @@ __global__ void __launch_bounds__(block_threads)
   if (threadIdx.x == 0) parts[part] += sum;
 }
 
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     finish_norm(const double* parts, std::int64_t n, void* norm, DType dtype) {
   __shared__ double room[block_threads / warp_size];
   double sum = 0;

@@ -1,47 +1,50 @@
 // o (=|+=) f(operands): which kernel runs, and over what. Dimensions are merged; where all views
 // have one type and lie densely along the last dimension (or repeat one element there), 128 bits
-// move at a time, else single elements. Threads are cut by the shape alone.
+// move at a time, else single elements. Dense casts have a kernel of their own, a group of elements
+// a thread. Threads are cut by the shape alone.
+//
+// sass cast_groups: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 40; shared 0
 #include "pointwise.cuh"
 
+#include "groups.cuh"
 #include "runtime/run.h"
 
 namespace quipu {
 namespace on_cuda {
 
-DType pointwise_type(const Operands& in) {
-  DType widest = DType::i64;
-  bool fraction = false;
-  for (int i = 0; i < in.count; ++i) {
-    if (in[i].is_scalar) {
-      fraction |= in[i].value.is_real() && std::trunc(in[i].value.real()) != in[i].value.real();
-    } else {
-      const DType type = compute_type(in[i].view.dtype);
-      widest = type < widest ? type : widest;
-    }
-  }
-  return widest == DType::i64 && fraction ? DType::f64 : widest;
-}
-
-Layout<4> pointwise_layout(const View& o, const Operands& in, const Shape& over) {
-  Layout<4> layout;
-  layout.shape = over;
-  layout.strides[0] = broadcast_strides(o.shape, o.strides, over);
-  for (int i = 0; i < 3; ++i) {
-    const bool is_view = i < in.count && !in[i].is_scalar;
-    layout.strides[static_cast<std::size_t>(i) + 1] =
-        is_view ? broadcast_strides(in[i].view.shape, in[i].view.strides, over)
-                : Dims::filled(over.size(), 0);
-  }
-  return layout;
-}
-
 namespace {
 
-/// A plain copy of small whole numbers to a floating type goes through f64, which holds them all.
-DType type_of_run(const Grad& o, Pointwise f, const Operands& in) {
-  const DType type = pointwise_type(in);
-  const bool cast = f == Pointwise::copy && is_floating(o.view.dtype) && !in[0].is_scalar;
-  return cast && type == DType::i64 && in[0].view.dtype != DType::i64 ? DType::f64 : type;
+template <class T, int count>
+__global__ void __launch_bounds__(block_threads, 1)
+    cast_groups(std::uint32_t n, Target out, const void* x, DType x_type) {
+  const std::int64_t group = std::int64_t{blockIdx.x} * block_threads + threadIdx.x;
+  if (group * count >= n) return;
+  T values[count];
+  load_group(x, x_type, group, n, values);
+  if (out.add) {
+    T old[count];
+    load_group(out.data, out.dtype, group, n, old);
+    for (int j = 0; j < count; ++j) values[j] = wrapping_sum(old[j], values[j]);
+  }
+  store_group(out.data, out.dtype, group, n, values);
+}
+
+/// A cast between dense views, `count` elements a thread; T holds the sum where the output is added
+/// to.
+template <class T, int count>
+bool run_casts(const Queue& queue, const Grad& o, Pointwise f, const Operands& in,
+               const Layout<4>& layout) {
+  if (f != Pointwise::copy || in[0].is_scalar || layout.shape.size() != 1) return false;
+  const View& x = in[0].view;
+  const std::int64_t n = layout.shape[0];
+  const bool dense = layout.strides[0][0] == 1 && layout.strides[1][0] == 1 &&
+                     on_group_border(o.view.data, o.view.dtype, count) &&
+                     on_group_border(x.data, x.dtype, count);
+  const bool holds_sum = !o.add || compute_type(o.view.dtype) == dtype_of<T>;
+  if (!dense || !holds_sum || n >= std::int64_t{1} << 31) return false;
+  run(queue, cast_groups<T, count>, blocks_for(n, block_threads * count), block_threads, 0,
+      static_cast<std::uint32_t>(n), Target{o.view.data, o.view.dtype, o.add}, x.data, x.dtype);
+  return true;
 }
 
 template <class T>
@@ -110,9 +113,17 @@ bool run_vectors_of(const Queue& queue, const Grad& o, Pointwise f, const Operan
 void pointwise(Grad o, Pointwise f, const Operands& in) {
   if (o.view.numel() == 0) return;
   const Queue queue(o.view);
-  const Layout<4> layout = pointwise_layout(o.view, in, o.view.shape).merged();
-  with_compute_type(type_of_run(o, f, in), [&]<class T>(T) {
-    if (!run_vectors_of<T>(queue, o, f, in, layout)) run_elements<T>(queue, o, f, in, layout);
+  const Layout<4> layout =
+      Layout<4>{o.view.shape, pointwise_strides(o.view, in, o.view.shape)}.merged();
+  with_compute_type(pointwise_type(o.view, f, in), [&]<class T>(T) {
+    if (run_vectors_of<T>(queue, o, f, in, layout)) return;
+    // Two elements a thread where the output is wider than T: neighbours fill whole sectors.
+    const bool widens = size_of(o.view.dtype) > sizeof(T);
+    if (widens ? run_casts<T, 2>(queue, o, f, in, layout)
+               : run_casts<T, group_size<T>>(queue, o, f, in, layout)) {
+      return;
+    }
+    run_elements<T>(queue, o, f, in, layout);
   });
 }
 

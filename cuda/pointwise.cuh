@@ -81,21 +81,6 @@ auto kernel_of(Pointwise f) {
 
 // ---- on the host ----
 
-/// The type that a function of these operands is computed in.
-DType pointwise_type(const Operands& in);
-
-/// The output and the operands, broadcast to `over`; numbers have stride 0.
-Layout<4> pointwise_layout(const View& o, const Operands& in, const Shape& over);
-
-template <class T>
-T scalar_as(const Scalar& s) {
-  if constexpr (std::is_integral_v<T>) {
-    return s.whole();
-  } else {
-    return s.is_real() ? static_cast<T>(s.real()) : static_cast<T>(s.whole());
-  }
-}
-
 template <class T>
 Source<T> source_of(const Operands& in, int i, const Layout<4>& layout) {
   if (i >= in.count) return {};
@@ -106,16 +91,6 @@ Source<T> source_of(const Operands& in, int i, const Layout<4>& layout) {
 template <class T>
 Sources<T> sources_of(const Operands& in, const Layout<4>& layout) {
   return {source_of<T>(in, 0, layout), source_of<T>(in, 1, layout), source_of<T>(in, 2, layout)};
-}
-
-/// Calls f with a number of the compute type.
-template <class F>
-void with_compute_type(DType type, F f) {
-  switch (type) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    default: return f(std::int64_t{});
-  }
 }
 
 }  // namespace quipu::on_cuda

@@ -1,4 +1,7 @@
 // The pointwise kernels that compute in i64; pointwise_map.cuh tells how.
+//
+// sass map_vectors: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 40; shared 0
+// sass map_elements: forbid LD.E ST.E; registers 40; shared 0
 #include "pointwise_map.cuh"
 
 namespace quipu::on_cuda {

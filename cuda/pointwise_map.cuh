@@ -4,11 +4,12 @@
 // 16 bytes of each operand (or from one element that all of them share). Each operand is read once
 // and the output written once: bound by memory, but for the dearest functions of f64.
 #include "pointwise.cuh"
+#include "rows.cuh"
 
 namespace quipu::on_cuda {
 
 template <class T, Pointwise F>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     map_elements(Walk<4> walk, std::uint32_t n, Target out, Sources<T> in) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
   if (position >= n) return;
@@ -18,35 +19,23 @@ __global__ void __launch_bounds__(block_threads)
   put_element(out.data, out.dtype, at[0], value, out.add);
 }
 
-/// 16 bytes as elements.
-template <class E>
-struct Pack {
-  static constexpr int count = 16 / static_cast<int>(sizeof(E));
-  E elements[count];
-};
-
-template <class E>
-__device__ __forceinline__ Pack<E> load_pack(const void* data, std::int64_t i) {
-  return std::bit_cast<Pack<E>>(static_cast<const uint4*>(data)[i]);
-}
-
 template <class E, class T>
 __device__ __forceinline__ void load_vector(const VectorSource<T>& source, std::int64_t i,
-                                            T (&values)[Pack<E>::count]) {
+                                            T (&values)[Packed<T, E>::count]) {
+  constexpr int count = Packed<T, E>::count;
   if (source.kind == VectorSource<T>::vector) {
-    const Pack<E> pack = load_pack<E>(source.data, i);
-    for (int j = 0; j < Pack<E>::count; ++j) values[j] = converted<T>(pack.elements[j]);
+    Packed<T, E>::load(source.data, element_dtype<E>, i * count, values);
   } else {
     const bool is_number = source.kind == VectorSource<T>::number;
     const T value = is_number ? source.value : converted<T>(static_cast<const E*>(source.data)[i]);
-    for (int j = 0; j < Pack<E>::count; ++j) values[j] = value;
+    for (int j = 0; j < count; ++j) values[j] = value;
   }
 }
 
 template <class E, class T, Pointwise F>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     map_vectors(Walk<4> walk, std::uint32_t vectors, void* out, VectorSources<T> in, bool add) {
-  constexpr int count = Pack<E>::count;
+  constexpr int count = Packed<T, E>::count;
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
   if (position >= vectors) return;
   std::int64_t at[4];
@@ -57,12 +46,11 @@ __global__ void __launch_bounds__(block_threads)
   load_vector<E>(in.c, at[3], c);
   for (int j = 0; j < count; ++j) a[j] = apply<F>(a[j], b[j], c[j]);
   if (add) {
-    const Pack<E> old = load_pack<E>(out, at[0]);
-    for (int j = 0; j < count; ++j) a[j] = wrapping_sum(converted<T>(old.elements[j]), a[j]);
+    T old[count];
+    Packed<T, E>::load(out, element_dtype<E>, at[0] * count, old);
+    for (int j = 0; j < count; ++j) a[j] = wrapping_sum(old[j], a[j]);
   }
-  Pack<E> result;
-  for (int j = 0; j < count; ++j) result.elements[j] = converted<E>(a[j]);
-  static_cast<uint4*>(out)[at[0]] = std::bit_cast<uint4>(result);
+  Packed<T, E>::put(out, element_dtype<E>, at[0] * count, a, false);
 }
 
 template <class T>

@@ -2,8 +2,10 @@
 // whole numbers) at neighbouring row-major positions: the same words at the same positions as on
 // the CPU. They are stored together where the output lies densely. Uniforms are bound by memory,
 // normals by log, sin and cos, which are computed in f64 and rounded once.
+//
+// sass random_groups: need STG.E.128; forbid LD.E ST.E; registers 40; shared 0
+// sass random_elements: forbid LD.E ST.E; registers 40; shared 0
 #include <cmath>
-#include <numbers>
 
 #include "geometry.h"
 #include "groups.cuh"
@@ -41,9 +43,10 @@ struct WideUniform {
 /// Box-Muller: uniforms in (0, 1] and [0, 1) become a pair of normals.
 __device__ __forceinline__ void to_normals(double first, double second, double* pair) {
   const double radius = std::sqrt(-2 * std::log(first));
-  const double angle = 2 * std::numbers::pi * second;
-  pair[0] = radius * std::cos(angle);
-  pair[1] = radius * std::sin(angle);
+  double sine, cosine;
+  sincospi(2 * second, &sine, &cosine);
+  pair[0] = radius * cosine;
+  pair[1] = radius * sine;
 }
 
 struct Normal {
@@ -77,7 +80,7 @@ struct Whole {
 };
 
 template <class T, class Draw>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     random_elements(Walk<1> walk, std::uint32_t n, std::int64_t first, void* out, DType dtype,
                     PhiloxState state, Draw draw) {
   constexpr int count = Draw::per_counter;
@@ -100,7 +103,7 @@ __global__ void __launch_bounds__(block_threads)
 
 /// The same for a dense output that begins with a counter.
 template <class T, class Draw>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     random_groups(std::uint32_t n, void* out, DType dtype, PhiloxState state, Draw draw) {
   constexpr int count = Draw::per_counter;
   const std::int64_t counter = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;

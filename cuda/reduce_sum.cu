@@ -1,17 +1,73 @@
-// o (=|+=) scale * sum of f(operands): which positions are kept and which are summed, and the
-// kernel that adds the slices of a sum. It is bound by the scratch memory that it reads.
-#include "reduce_sum.cuh"
-
+// o (=|+=) scale * sum of f(operands), in the frame of reduce.cuh. Each operand is read once; sums
+// are f64 (i64), also those of slices, which a second kernel adds. Bound by memory.
+//
+// sass sum_elements: forbid LD.E ST.E; registers 64; shared 2048
+// sass add_slices: forbid LD.E ST.E; registers 40; shared 0
+#include "pointwise.cuh"
 #include "quipu/core/kernels.h"
+#include "reduce.cuh"
 #include "runtime/run.h"
 
 namespace quipu {
 namespace on_cuda {
 namespace {
 
+template <class T>
+using Sum = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
+
+template <class S>
+struct Add {
+  __device__ __forceinline__ S operator()(S a, S b) const { return wrapping_sum(a, b); }
+};
+
+/// Where sums go: to the output, scaled, or to the slices' scratch.
+struct SumTarget {
+  Target out;
+  double scale;
+  void* partials;  // [slice][output], only used with several slices
+};
+
+template <class S>
+__device__ __forceinline__ void put_sum(const SumTarget& to, std::int64_t at, S sum) {
+  if (to.scale == 1.0) {
+    put_element(to.out.data, to.out.dtype, at, sum, to.out.add);
+  } else {
+    put_element(to.out.data, to.out.dtype, at, to.scale * static_cast<double>(sum), to.out.add);
+  }
+}
+
+template <class T, Pointwise F>
+__global__ void __launch_bounds__(block_threads, 1)
+    sum_elements(ReducePlan plan, Walk<4> kept, Walk<4> reduced, SumTarget to, Sources<T> in) {
+  __shared__ Sum<T> shared[block_threads];
+  const ReducePlace place(plan);
+  const bool active = place.output < plan.outputs;
+  std::int64_t base[4] = {};
+  if (active) kept.find(place.output, base);
+  Sum<T> sum = 0;
+  for (std::uint32_t r = place.begin + place.lane; active && r < place.end; r += plan.lanes()) {
+    std::int64_t at[4];
+    reduced.find(r, at);
+    const T value =
+        apply<F>(in.a.at(base[1] + at[1]), in.b.at(base[2] + at[2]), in.c.at(base[3] + at[3]));
+    sum = wrapping_sum(sum, static_cast<Sum<T>>(value));
+  }
+  sum = join_lanes(plan, place, sum, shared, Add<Sum<T>>{});
+  if (!active || place.lane != 0) return;
+  if (plan.slices > 1) {
+    static_cast<Sum<T>*>(to.partials)[std::int64_t{place.slice} * plan.outputs + place.output] =
+        sum;
+  } else {
+    put_sum(to, base[0], sum);
+  }
+}
+
+template <class T>
+using SumKernel = void (*)(ReducePlan, Walk<4> kept, Walk<4> reduced, SumTarget, Sources<T>);
+
 /// One thread an output; slices are added in their order.
 template <class S>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     add_slices(std::uint32_t outputs, std::uint32_t slices, Walk<4> kept, SumTarget to) {
   const std::uint32_t output = blockIdx.x * block_threads + threadIdx.x;
   if (output >= outputs) return;
@@ -40,6 +96,18 @@ bool densest_is_reduced(const KeptAndReduced<4>& parts) {
 }
 
 template <class T>
+struct MakeSum {
+  template <Pointwise F>
+  static SumKernel<T> kernel() {
+    if constexpr (is_summed(F)) {
+      return sum_elements<T, F>;
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+template <class T>
 void run_sum(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& layout,
              double scale) {
   constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;
@@ -48,9 +116,9 @@ void run_sum(const Grad& o, Pointwise f, const Operands& in, const Layout<4>& la
   const std::int64_t outputs = numel(parts.kept.shape), reduced = numel(parts.reduced.shape);
   check(outputs <= most && reduced <= most, "a sum of ", reduced, " elements for each of ", outputs,
         " results is beyond what device ", o.view.device, " can do (2^31 each)");
-  const SumKernel<T> kernel = sum_kernel_for<T>(f);
+  const SumKernel<T> kernel = kernel_of<T, MakeSum<T>>(f);
   ensure(kernel != nullptr, "pointwise function ", static_cast<int>(f),
-         " has no whole-number version");
+         " is not summed, or not for whole numbers");
   const ReducePlan plan = plan_reduction(outputs, reduced, densest_is_reduced(parts),
                                          static_cast<std::int64_t>(scratch_bytes / sizeof(Sum<T>)));
   const SumTarget to{
@@ -69,7 +137,7 @@ void pointwise_sum(Grad o, Pointwise f, const Operands& in, const Shape& over, d
     if (!o.add) fill_kernel(o.view, 0);
     return;
   }
-  const Layout<4> layout = pointwise_layout(o.view, in, over);
+  const Layout<4> layout{over, pointwise_strides(o.view, in, over)};
   with_compute_type(pointwise_type(in), [&]<class T>(T) { run_sum<T>(o, f, in, layout, scale); });
 }
 

@@ -5,6 +5,9 @@
 // do not depend on any order. A row is read three times, and five times more for each filter (nine
 // in f64), 16 bytes at a time where it is long and dense, mostly from the L2 cache. A row of few
 // classes is one thread's, which finds the keys of a filter one after another.
+//
+// sass draw_rows<.*Packed: need LDG.E.128; forbid LD.E ST.E; registers 96; shared 3400
+// sass draw_rows: forbid LD.E ST.E; registers 96; shared 3400
 #include <bit>
 #include <cmath>
 
@@ -19,7 +22,7 @@ namespace {
 constexpr std::int64_t few_classes = 32, warp_classes = 1024;
 
 template <class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) draw_rows(SampledRows rows) {
+__global__ void __launch_bounds__(block_threads, 1) draw_rows(SampledRows rows) {
   using T = typename Chunk::Number;
   constexpr unsigned warps = Workplace::warps;
   __shared__ Workplace work;

@@ -195,10 +195,14 @@ struct SampledRow {
       const unsigned digit = work.digit < 256 ? work.digit : work.last;
       if (thread == digit / digits) {
         Weight sum = before;
-        for (unsigned j = 0; j < digit % digits; ++j) sum += weights[j];
+        for (unsigned j = 0; j < digits;
+             ++j) {  // by fixed places, so that arrays stay in registers
+          if (j < digit % digits) sum += weights[j];
+          if (j != digit % digits) continue;
+          work.digit_count = counts[j];
+          work.digit_weight = weights[j];
+        }
         work.before = sum;
-        work.digit_count = counts[digit % digits];
-        work.digit_weight = weights[digit % digits];
       }
       __syncthreads();
       above = work.before;

@@ -5,6 +5,9 @@
 // for any length. A line is read once a digit, 16 bytes at a time where it is dense, mostly from
 // the L2 cache, and once more for the list. The order is strict (by value, then by index), which
 // makes the result unique.
+//
+// sass best_of_lines<.*Packed: need LDG.E.128 LDS.128; registers 64
+// sass best_of_lines: forbid LD.E ST.E; registers 64; shared 1280
 #include <algorithm>
 
 #include "pointwise.cuh"
@@ -38,7 +41,7 @@ struct Lines {
   void* values;
   std::int64_t* indices;
   std::int64_t x_step, value_step, index_step;
-  Entry* room;  // null: shared memory
+  Entry* room;  // for lists that shared memory cannot hold
   bool largest;
 
   __device__ __forceinline__ Row row(std::int64_t start) const {
@@ -140,12 +143,16 @@ __device__ __forceinline__ void sort(Entry* list, std::int64_t n) {
   }
 }
 
-template <class Chunk>
-__global__ void __launch_bounds__(block_threads) best_of_lines(Lines lines) {
+template <class Chunk, bool in_room>
+__global__ void __launch_bounds__(block_threads, 1) best_of_lines(Lines lines) {
   using T = typename Chunk::Number;
   __shared__ Workplace work;
-  Entry* const list =
-      lines.room != nullptr ? lines.room + blockIdx.x * lines.length : dynamic_shared<Entry>();
+  Entry* list;
+  if constexpr (in_room) {
+    list = lines.room + blockIdx.x * lines.length;
+  } else {
+    list = dynamic_shared<Entry>();
+  }
   for (std::uint32_t line = blockIdx.x; line < lines.count; line += gridDim.x) {
     std::int64_t at[3];
     lines.walk.find(line, at);
@@ -193,10 +200,13 @@ void find(View x, View values, View indices, View room, int axis, bool largest) 
         in_room ? std::min(lines.count, static_cast<std::uint32_t>(room.size(0))) : lines.count;
     const std::size_t shared = in_room ? 0 : static_cast<std::size_t>(k) * sizeof(Entry);
     const auto run_as = [&]<class Chunk>(Chunk) {
-      run(queue, best_of_lines<Chunk>, blocks, block_threads, shared, lines);
+      run(queue, best_of_lines<Chunk, false>, blocks, block_threads, shared, lines);
     };
-    if (packed) return with_packed(x.dtype, run_as);
-    with_compute_type(compute_type(x.dtype), [&]<class T>(T) { run_as(Loose<T>{}); });
+    if (packed && !in_room) return with_packed(x.dtype, run_as);
+    with_compute_type(compute_type(x.dtype), [&]<class T>(T) {
+      if (!in_room) return run_as(Loose<T>{});
+      run(queue, best_of_lines<Loose<T>, true>, blocks, block_threads, 0, lines);
+    });
   });
 }
 

@@ -5,14 +5,9 @@
 // shared memory, their exponentials times av, and sums over a tile of bv in registers, which shrink
 // when the largest score grows. Bound by the multiply-add units.
 //
-// Where entries are cut into several blocks, a second kernel puts them together by their
-// log-sum-exps: each part of the output is read once.
-//
 // sass attend<float>: need LDG.E.128 STS.128; forbid STL LDL LD.E$ ST.E$; registers 128
 //
 // sass attend<double>: need LDG.E.128 STS.128 DFMA; forbid STL LDL LD.E$ ST.E$; registers 128
-//
-// sass merge_blocks: forbid STL LDL LD.E$ ST.E$; registers 64
 #include <cmath>
 
 #include "quipu/core/error.h"
@@ -273,56 +268,6 @@ __global__ void __launch_bounds__(block_threads, 2) attend(Forward<T> f, int col
   Attention<T>(f, column_groups).run();
 }
 
-constexpr int merge_heads = 8;  // a warp each
-
-/// Block (b, some heads): o and lse from those of the blocks.
-template <class T>
-__global__ void __launch_bounds__(block_threads)
-    merge_blocks(ForwardTarget<T> to, TpaBlocks blocks) {
-  T* const weights = dynamic_shared<T>();  // (head, block), a column of padding
-  const std::int64_t b = blockIdx.x, first = blockIdx.y * merge_heads;
-  const int count = static_cast<int>(blocks.count);
-  const int heads = static_cast<int>(min(static_cast<std::int64_t>(merge_heads), to.heads - first));
-  for (int i = static_cast<int>(threadIdx.x); i < count * merge_heads; i += block_threads) {
-    const int k = i / merge_heads, head = i % merge_heads;
-    if (head < heads) {
-      weights[head * (count + 1) + k] = to.sums[(b * count + k) * to.heads + first + head];
-    }
-  }
-  __syncthreads();
-  const int head = static_cast<int>(threadIdx.x / warp_size),
-            lane = static_cast<int>(threadIdx.x % warp_size);
-  if (head >= heads) return;  // a whole warp
-  T* const own = weights + head * (count + 1);
-  T largest = minus_infinity<T>, sum(0);
-  for (int k = lane; k < count; k += warp_size) largest = own[k] > largest ? own[k] : largest;
-  largest = fold_warp(largest, [](T x, T y) { return y > x ? y : x; });
-  const T shift = largest == minus_infinity<T> ? T(0) : largest;
-  for (int k = lane; k < count; k += warp_size) {
-    own[k] = std::exp(own[k] - shift);
-    sum += own[k];
-  }
-  sum = fold_warp(sum, [](T x, T y) { return x + y; });
-  __syncwarp();
-  if (lane == 0) to.put_lse(b, first + head, sum == T(0) ? largest : shift + std::log(sum));
-  const T inverse = sum == T(0) ? T(0) : T(1) / sum;
-  for (std::int64_t column = lane; column < to.e; column += block_columns) {
-    T total[4] = {};
-    for (int k = 0; k < count; ++k) {
-      const T* part = to.outputs + ((b * count + k) * to.heads + first + head) * to.e;
-      const T weight = own[k] * inverse;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (column + 32 * j < to.e) total[j] += weight * part[column + 32 * j];
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (column + 32 * j < to.e) to.put_output(b, first + head, column + 32 * j, total[j]);
-    }
-  }
-}
-
 // ---- on the host ----
 
 IndexGuard guard_of(const TpaInputs& in) {
@@ -366,10 +311,7 @@ void forward(const TpaInputs& in, View o, View lse, View partial) {
     if (!tpa_forward_on_tensor_cores(in, o, lse, partial, blocks, guard)) {
       run_attention(in, to, blocks, guard);
     }
-    if (blocks.count == 1) return;
-    const dim3 grid(static_cast<unsigned>(o.size(0)), blocks_for(to.heads, merge_heads));
-    on_cuda::run(Queue(o), merge_blocks<T>, grid, block_threads,
-                 sizeof(T) * merge_heads * static_cast<std::size_t>(blocks.count + 1), to, blocks);
+    if (blocks.count > 1) tpa_merge(to, blocks, o.size(0), Queue(o));
   };
   in.aq.dtype == f64 ? run_with(0.0) : run_with(0.0f);
 }

@@ -139,6 +139,11 @@ struct ForwardTarget {
   T* sums = nullptr;     // (b, block, h): log-sum-exps
 };
 
+/// o and lse from the parts of several blocks.
+template <class T>
+void tpa_merge(const ForwardTarget<T>& to, const TpaBlocks& blocks, std::int64_t batch,
+               const Queue& queue);
+
 /// The forward kernel on tensor cores, where types, sizes and strides suit it; false: nothing ran.
 bool tpa_forward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
                                  const View& partial, const TpaBlocks& blocks, IndexGuard guard);

@@ -11,7 +11,7 @@
 // shared memory let two blocks share a multiprocessor.
 //
 // sass differentiate_mma: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.M88.2 LDSM.16.MT88.4
-// LDGSTS.E.BYPASS.128 STG.E.128 STG.E.64; forbid STL LDL LD.E$ ST.E$; registers 255
+// LDGSTS.E.BYPASS.128 STG.E.128 STG.E.64; forbid STL LDL LD.E$ ST.E$; registers 168
 #include "runtime/run.h"
 #include "tpa_decode_mma.cuh"
 

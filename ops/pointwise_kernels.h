@@ -3,6 +3,7 @@
 // map-and-sum, over operands that are views or scalars.
 #include <array>
 #include <initializer_list>
+#include <type_traits>
 
 #include "quipu/core/dispatch.h"
 #include "quipu/core/scalar.h"
@@ -82,6 +83,19 @@ enum class Pointwise : std::uint8_t {
   mul_div,          // a * b / c
 };
 
+/// Those that also come in sums: what reductions and broadcast operands need.
+constexpr bool is_summed(Pointwise f) {
+  using enum Pointwise;
+  constexpr Pointwise all[] = {
+      copy,           neg,          mul,         div,        square_difference,
+      exp_difference, div_grad_b,   pow_grad_a,  pow_grad_b, where_first,
+      where_second,   maximum_grad, minimum_grad};
+  for (const Pointwise summed : all) {
+    if (f == summed) return true;
+  }
+  return false;
+}
+
 /// A view or a scalar.
 struct Operand {
   Operand(const View& v) : view(v) {}
@@ -116,11 +130,44 @@ struct Operands {
 inline constinit Kernel<void(Grad o, Pointwise f, const Operands& in)> pointwise_kernel{
     "pointwise"};
 
-/// o (=|+=) scale * sum of f(operands) over `over`, which is the operands' broadcast shape; o
-/// broadcasts to it, and the dimensions that o lacks or has with size 1 are summed. Sums are f64
-/// inside, whole numbers i64.
+/// o (=|+=) scale * sum of f(operands), of which is_summed(f), over `over`, which is the operands'
+/// broadcast shape; o broadcasts to it, and the dimensions that o lacks or has with size 1 are
+/// summed. Sums are f64 inside, whole numbers i64.
 inline constinit Kernel<void(Grad o, Pointwise f, const Operands& in, const Shape& over,
                              double scale)>
     pointwise_sum_kernel{"pointwise_sum"};
+
+// ---- for back ends ----
+
+/// The type that a function of these operands is computed in: f64 if an operand is f64, f32 if one
+/// is another floating type, else i64. Scalars only count if they have a fraction that i64 would
+/// lose.
+DType pointwise_type(const Operands& in);
+/// The same for a map to `o`: a plain copy of small whole numbers to a floating type goes through
+/// f64, which holds them all.
+DType pointwise_type(const View& o, Pointwise f, const Operands& in);
+
+/// The strides of the output and of three operands, broadcast to `over`; 0 for scalars and for
+/// operands that are not there.
+std::array<Strides, 4> pointwise_strides(const View& o, const Operands& in, const Shape& over);
+
+template <class T>
+T scalar_as(const Scalar& s) {
+  if constexpr (std::is_integral_v<T>) {
+    return s.whole();
+  } else {
+    return s.is_real() ? static_cast<T>(s.real()) : static_cast<T>(s.whole());
+  }
+}
+
+/// Calls f with a number of the compute type.
+template <class F>
+void with_compute_type(DType type, F f) {
+  switch (type) {
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    default: return f(std::int64_t{});
+  }
+}
 
 }  // namespace quipu

@@ -29,6 +29,7 @@ void map_into(const Grad& g, Pointwise f, const Operands& in, const Shape& over)
   if (g.view.shape == over) {
     pointwise_kernel(g, f, in);
   } else {
+    ensure(is_summed(f), "pointwise function ", static_cast<int>(f), " is not among those summed");
     pointwise_sum_kernel(g, f, in, over, 1.0);
   }
 }

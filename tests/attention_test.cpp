@@ -30,10 +30,10 @@ const Size larger[] = {{2, 3, 1, 130, 130, 32, 32},  {1, 2, 3, 70, 150, 17, 40},
                        {1, 1, 1, 300, 400, 64, 64},  {1, 1, 2, 65, 70, 300, 512},
                        {16, 1, 1, 50, 40, 512, 100}, {1, 1, 1, 13, 9, 512, 512}};
 /// The same where every access takes its time.
-const Size larger_emulated[] = {{2, 1, 1, 66, 130, 32, 32},  {1, 2, 3, 25, 70, 17, 40},
-                                {1, 3, 1, 30, 67, 33, 9},    {1, 2, 2, 10, 129, 20, 65},
-                                {1, 1, 1, 70, 140, 64, 64},  {1, 1, 2, 5, 70, 130, 260},
-                                {2, 1, 1, 20, 10, 512, 100}, {1, 1, 1, 5, 3, 512, 512}};
+const Size larger_emulated[] = {{2, 1, 1, 66, 70, 32, 32}, {1, 2, 3, 25, 70, 17, 40},
+                                {1, 2, 1, 30, 67, 33, 9},  {1, 2, 2, 10, 129, 20, 65},
+                                {1, 1, 1, 70, 67, 64, 64}, {1, 1, 2, 5, 70, 130, 100},
+                                {1, 1, 1, 3, 5, 512, 16},  {1, 1, 1, 5, 3, 16, 512}};
 
 const AttentionOptions option_rows[] = {
     {}, {.causal = true}, {.scale = 0.3}, {.causal = true, .scale = -1.2}};
@@ -43,6 +43,7 @@ const AttentionOptions option_rows[] = {
 TEST_CASE_FIXTURE(EachDevice, "attention: agrees with its composition in f64") {
   std::vector<Size> sizes(std::begin(small_sizes), std::end(small_sizes));
   const auto& more = is_emulated(device) ? larger_emulated : larger;
+  int number = 0;
   sizes.insert(sizes.end(), std::begin(more), std::end(more));
   for (const Size& s : sizes) {
     CAPTURE(text(s));
@@ -50,6 +51,7 @@ TEST_CASE_FIXTURE(EachDevice, "attention: agrees with its composition in f64") {
     const Tensor d_o = randn(output_of(s), f64, device);
     for (const AttentionOptions& options : option_rows) {
       CAPTURE(options.causal);
+      if (is_emulated(device) && number++ % 5 % 2 == 1) continue;  // every size has two or three
       const Three ours = everything(fused, in, d_o, options);
       const Three theirs = everything(composed, in, d_o, options);
       for (std::size_t i = 0; i < ours.size(); ++i) {
@@ -103,18 +105,20 @@ TEST_CASE_FIXTURE(EachDevice, "attention: gradients of every input, all sizes an
   int checked = 0;
   for (const Size& s : small_sizes) {
     CAPTURE(text(s));
-    for (const int row : {checked % 4, (checked + 1) % 4}) {
-      const AttentionOptions& options = option_rows[row];
+    for (int i = 0; i < (is_emulated(device) ? 1 : 2); ++i) {
+      const AttentionOptions& options = option_rows[checked % 4];
       const auto f = [&](const Three& in) { return fused(in, options); };
       CHECK(gradcheck(f, wanting(inputs_of(s, f64, device))));
       ++checked;
     }
   }
-  CHECK(checked >= 30);
+  CHECK(checked >= (is_emulated(device) ? 16 : 30));
 }
 
 TEST_CASE_FIXTURE(EachDevice, "attention: every subset of inputs that want gradients") {
-  for (const Size& s : {Size{2, 2, 2, 3, 4, 3, 2}, Size{4, 4, 1, 3, 2, 2, 3}}) {
+  const std::vector<Size> usual = {{2, 2, 2, 3, 4, 3, 2}, {4, 4, 1, 3, 2, 2, 3}};
+  const std::vector<Size> emulated = {{1, 1, 2, 3, 4, 3, 2}};
+  for (const Size& s : is_emulated(device) ? emulated : usual) {
     CAPTURE(text(s));
     for (unsigned subset = 1; subset < 8; ++subset) {
       CAPTURE(subset);

@@ -84,35 +84,54 @@ TEST_CASE_FIXTURE(EachDevice,
   }
 }
 
-TEST_CASE("flao: memory on meta is that on the cpu, and less than the composition takes") {
-  const Sizes s{2, 3, 512, 512, 64, 64};
-  const auto peak = [&](Operation f, Device device, const FlaoOptions& options) {
-    const auto in = inputs_of(s, f32, device);
-    const Tensor upstream = upstream_of(s, f32, device);
-    const auto step = [&] {
-      Tape tape;
-      const Tensor o = f(in[0], in[1], in[2], in[3], options);
-      tape.backward(o, {upstream, false});
-    };
-    step();  // gradients are there from now on
-    const PeakMemory memory(device);
-    step();
-    return memory.bytes_above();
+namespace {
+
+/// What a step of training takes above the inputs and their gradients.
+std::size_t peak_of(Operation f, const Sizes& s, Device device, const FlaoOptions& options) {
+  const auto in = inputs_of(s, f32, device);
+  const Tensor upstream = upstream_of(s, f32, device);
+  const auto step = [&] {
+    Tape tape;
+    const Tensor o = f(in[0], in[1], in[2], in[3], options);
+    tape.backward(o, {upstream, false});
   };
+  step();  // gradients are there from now on
+  const PeakMemory memory(device);
+  step();
+  return memory.bytes_above();
+}
+
+FlaoOptions options_of(const Sizes& s, Device device, FlaoKeep keep, bool encoded) {
+  if (!encoded) return FlaoOptions{.keep = keep};
+  return FlaoOptions{.q_act = Act::silu,
+                     .k_act = Act::softmax,
+                     .k_dim = -2,
+                     .lrpe = FlaoLrpe::cosine,
+                     .theta = theta_of({s.h, s.d}, f32, device),
+                     .keep = keep};
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(EachDevice, "flao: memory on meta is that on the device") {
+  const Device meta(device.kind(), 0, true);
+  for (const Sizes& s : {Sizes{2, 1, 70, 50, 24, 16}, Sizes{1, 1, 600, 1100, 4, 8}}) {
+    for (const FlaoKeep keep : {FlaoKeep::nothing, FlaoKeep::kv, FlaoKeep::kv_and_qkv}) {
+      for (const bool encoded : {false, true}) {
+        CHECK(peak_of(flao, s, device, options_of(s, device, keep, encoded)) ==
+              peak_of(flao, s, meta, options_of(s, meta, keep, encoded)));
+      }
+    }
+  }
+}
+
+TEST_CASE("flao: memory on the cpu is less than the composition takes") {
+  const Sizes s{2, 3, 512, 512, 64, 64};
   for (const FlaoKeep keep : {FlaoKeep::nothing, FlaoKeep::kv, FlaoKeep::kv_and_qkv}) {
     for (const bool encoded : {false, true}) {
-      const auto options = [&](Device device) {
-        if (!encoded) return FlaoOptions{.keep = keep};
-        return FlaoOptions{.q_act = Act::silu,
-                           .k_act = Act::softmax,
-                           .k_dim = -2,
-                           .lrpe = FlaoLrpe::cosine,
-                           .theta = theta_of({3, 64}, f32, device),
-                           .keep = keep};
-      };
-      const std::size_t real = peak(flao, cpu, options(cpu));
-      CHECK(real == peak(flao, meta_cpu, options(meta_cpu)));
-      CHECK(real < peak(flao_composed, cpu, options(cpu)));
+      const std::size_t real = peak_of(flao, s, cpu, options_of(s, cpu, keep, encoded));
+      CHECK(real == peak_of(flao, s, meta_cpu, options_of(s, meta_cpu, keep, encoded)));
+      CHECK(real < peak_of(flao_composed, s, cpu, options_of(s, cpu, keep, encoded)));
       // The output, kv and d_kv, and what is kept.
       const std::size_t u = 2 * 3 * 512 * 64 * 4, kv = 2 * 3 * 64 * 64 * 4 * (encoded ? 2 : 1);
       CHECK(real == u + 2 * kv + (keep == FlaoKeep::kv_and_qkv ? u : 0));

@@ -181,16 +181,18 @@ TEST_CASE_FIXTURE(EachDevice, "flao: tensor cores add to gradients, rounding onc
 
 TEST_CASE_FIXTURE(EachDevice, "flao: any gradients alone on tensor cores") {
   const Sizes s{1, 1, 40, 24, 16, 32};
-  for (const Act act : {Act::none, Act::softmax}) {
-    const std::optional<int> dim = act == Act::softmax ? std::optional<int>(-1) : std::nullopt;
-    const FlaoOptions options{.q_act = act,
-                              .q_dim = dim,
-                              .k_act = act,
-                              .k_dim = dim,
-                              .v_act = act,
-                              .v_dim = dim,
-                              .g_act = act,
-                              .g_dim = dim};
+  const Tensor theta = theta_of({1, 8}, bf16, device);
+  const Act softmax = Act::softmax;
+  for (const FlaoOptions& options :
+       {FlaoOptions{}, FlaoOptions{.lrpe = FlaoLrpe::rotate, .theta = theta},
+        FlaoOptions{.q_act = softmax,
+        .q_dim = -1,
+        .k_act = softmax,
+        .k_dim = -1,
+        .v_act = softmax,
+        .v_dim = -1,
+        .g_act = softmax,
+        .g_dim = -1}}) {
     const Tensor upstream = upstream_of(s, bf16, device);
     for (unsigned subset = 1; subset < 16; ++subset) {
       CAPTURE(subset);

@@ -1,7 +1,9 @@
 // Position encodings: against their compositions, in every option, in every type.
 #include <cmath>
+#include <limits>
 
 #include "lrpe_support.h"
+#include "quipu/ops/lrpe_kernels.h"
 
 using namespace quipu;
 using namespace quipu::testing;
@@ -28,10 +30,17 @@ TEST_CASE_FIXTURE(EachDevice, "lrpe: gradients, in all options") {
 
 TEST_CASE_FIXTURE(EachDevice, "lrpe: more columns, tokens and batch entries than a task has") {
   std::vector<Case> cases;
-  add_acts(cases, {Op::rotate, {7, 150, 9, 128}, {9, 64}}, 1);
-  add_acts(cases, {Op::rotate, {2, 40, 2, 1100}, {1, 550}}, 1);
-  add_acts(cases, {Op::cosine, {4, 90, 700}, {1, 700}}, 1);
-  add_acts(cases, {Op::cosine_md, {5, 3, 133, 130}, {3, 65}, {}, {}, 3, {10, 13}}, -2);
+  if (device.is_cpu()) {
+    add_acts(cases, {Op::rotate, {7, 150, 9, 128}, {9, 64}}, 1);
+    add_acts(cases, {Op::rotate, {2, 40, 2, 1100}, {1, 550}}, 1);
+    add_acts(cases, {Op::cosine, {4, 90, 700}, {1, 700}}, 1);
+    add_acts(cases, {Op::cosine_md, {5, 3, 133, 130}, {3, 65}, {}, {}, 3, {10, 13}}, -2);
+  } else {  // smaller, for emulated devices
+    add_acts(cases, {Op::rotate, {5, 40, 2, 64}, {2, 32}}, 1);
+    add_acts(cases, {Op::rotate, {1, 6, 1, 1100}, {1, 550}}, 1);
+    add_acts(cases, {Op::cosine, {1, 9, 700}, {1, 700}}, 1);
+    add_acts(cases, {Op::cosine_md, {2, 2, 18, 130}, {2, 65}, {}, {}, 3, {3, 5}}, -2);
+  }
   for (const Case& c : cases) {
     CAPTURE(c.text());
     check_composition(c.fused(f64, device), c.composed(f64, device),
@@ -41,16 +50,39 @@ TEST_CASE_FIXTURE(EachDevice, "lrpe: more columns, tokens and batch entries than
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "lrpe: softmax over sequences that are cut into parts") {
+  for (const Case& c :
+       {Case{Op::rotate, {2, 2060, 1, 16}, {1, 8}, Act::softmax, 1, 3},
+        Case{Op::cosine, {1, 2300, 2, 4}, {2, 4}, Act::softmax, 1, 0, {}, true},
+        Case{Op::cosine_md, {1, 1, 2054, 5}, {1, 3}, Act::softmax, -2, 4, {41, 50}}}) {
+    CAPTURE(c.text());
+    const View view = input_of(c.shape, f64, meta_cpu).view();
+    const std::int64_t tokens = c.shape[c.op == Op::cosine_md ? 2 : 1];
+    CHECK(lrpe_parts(view.numel() / tokens, tokens) > 1);
+    check_composition(c.fused(f64, device), c.composed(f64, device),
+                      input_of(c.shape, f64, device));
+    const Outcome got = run(c.fused(bf16, device), input_of(c.shape, bf16, device));
+    const Outcome again = run(c.fused(bf16, device), input_of(c.shape, bf16, device));
+    CHECK(same_bits(got.o, again.o));
+    CHECK(same_bits(got.d_x, again.d_x));
+    check_layouts(c.fused(bf16, device), input_of(c.shape, bf16, device));
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "lrpe: the published sizes, in every type") {
   std::vector<Case> cases;
+  const bool all = device.is_cpu();  // fewer tokens and heads for emulated devices
   for (const std::int64_t offset : {0, 10}) {
-    add_acts(cases, {Op::rotate, {2, 128, 7, 64}, {7, 32}, {}, {}, offset}, 1);
+    const std::int64_t n = all ? 128 : 21, h = all ? 8 : 3;
+    add_acts(cases, {Op::rotate, {2, n, h - 1, 64}, {h - 1, 32}, {}, {}, offset}, 1);
     add_acts(cases, {Op::rotate, {2, 33, 48}, {1, 24}, {}, {}, offset}, 1);
-    add_acts(cases, {Op::cosine, {2, 128, 8, 33}, {8, 33}, {}, {}, offset}, 1);
-    add_acts(cases, {Op::cosine, {2, 33, 8, 48}, {8, 1}, {}, {}, offset}, 1);
+    add_acts(cases, {Op::cosine, {2, n, h, 33}, {h, 33}, {}, {}, offset}, 1);
+    add_acts(cases, {Op::cosine, {2, 33, h, 48}, {h, 1}, {}, {}, offset}, 1);
   }
-  add_acts(cases, {Op::cosine_md, {2, 4, 133, 64}, {4, 64}, {}, {}, 5, {128}}, -2);
-  add_acts(cases, {Op::cosine_md, {2, 4, 261, 64}, {4, 16}, {}, {}, 5, {4, 4, 4, 4}}, -2);
+  const std::int64_t h = all ? 4 : 1, n = all ? 128 : 20;
+  const Shape grid = all ? Shape{4, 4, 4, 4} : Shape{2, 3, 3, 2};
+  add_acts(cases, {Op::cosine_md, {2, h, 5 + n, 64}, {h, 64}, {}, {}, 5, {n}}, -2);
+  add_acts(cases, {Op::cosine_md, {2, h, 5 + numel(grid), 64}, {h, 16}, {}, {}, 5, grid}, -2);
   for (const Case& c : cases) {
     CAPTURE(c.text());
     // An angle is rounded to f32; it may be as large as this.
@@ -112,6 +144,36 @@ TEST_CASE_FIXTURE(EachDevice, "lrpe: angles as large as 1e5") {
       }
     }
   }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "lrpe: cos and sin of any angle within 2 units in the last place") {
+  // The encoding of 1 at position 1 is cos and sin of theta itself.
+  for (const DType dtype : {f32, f64}) {
+    std::vector<double> angles;
+    const int largest = dtype == f32 ? 127 : 1023;
+    for (int exponent = -30; exponent <= largest; exponent += dtype == f32 ? 1 : 7) {
+      angles.insert(angles.end(), {std::ldexp(1.0, exponent), -std::ldexp(1.7320508, exponent)});
+    }
+    for (const int k : {1, 2, 3, 4, 7, 355, 10000, 664000, 700001}) {
+      angles.push_back(k * 1.57079632679489661923);  // where the reduction must be exact
+    }
+    for (const double zero : {0.0, -0.0}) angles.push_back(zero);
+    const auto n = static_cast<std::int64_t>(angles.size());
+    const Tensor theta = from(angles, {1, n}, dtype, device);
+    const Tensor x = ones({1, 1, 1, n}, dtype, device);
+    const Tensor o = lrpe_cosine(x, theta, {.offset = 1}).to(cpu);
+    const std::vector<double> rounded = theta.to_vector();
+    std::vector<double> wanted(static_cast<std::size_t>(2 * n));
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      wanted[i] = std::cos(rounded[i]);
+      wanted[i + rounded.size()] = std::sin(rounded[i]);
+    }
+    check_units(o.reshape({2 * n}), from(wanted, {2 * n}, f64), 2, 0);
+  }
+  const double none = std::numeric_limits<double>::infinity();
+  const Tensor theta = from({none, -none, none - none}, {1, 3}, f32, device);
+  const Tensor o = lrpe_cosine(ones({1, 1, 1, 3}, f32, device), theta, {.offset = 1});
+  for (const double v : o.to_vector()) CHECK(std::isnan(v));
 }
 
 TEST_CASE_FIXTURE(EachDevice, "lrpe: any strides") {

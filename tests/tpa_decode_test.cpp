@@ -148,6 +148,56 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: every subset of inputs that want grad
   }
 }
 
+// What tensor cores take: sizes that are multiples of 8, rows on 16-byte borders.
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: even sizes in reduced types, with every option") {
+  const Size s{2, 70, 16, 9, 24, 40};
+  for (const DType dtype : {bf16, f16}) {
+    CAPTURE(dtype);
+    const Six in = inputs_of(s, dtype, device), wide = as(f64, in);
+    const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(dtype);
+    for (const TpaOptions& options : option_rows(s, device)) {
+      const Six ours = everything(fused, in, d_o, options);
+      const Six exact = everything(fused, wide, d_o.to(f64), options);
+      for (std::size_t i = 0; i < ours.size(); ++i) {
+        CAPTURE(i);
+        CHECK(distance(ours[i], exact[i]) <= 0.51 * epsilon_of(dtype));
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "tpa_decode: even sizes in bf16, any subset, factors in one tensor") {
+  const Size s{2, 40, 8, 3, 16, 24};
+  const Six in = inputs_of(s, bf16, device);
+  const Tensor d_o = randn({s.b, 1, s.h, s.e}, f32, device).to(bf16);
+  const Six exact = everything(fused, as(f64, in), d_o.to(f64));
+  const double bound = 0.51 * epsilon_of(bf16);
+  for (unsigned subset = 1; subset < 64; ++subset) {
+    CAPTURE(subset);
+    const Six leaves = wanting(as(bf16, in), subset);
+    Tape tape;
+    tape.backward(fused(leaves), {d_o});
+    for (std::size_t i = 0; i < 6; ++i) {
+      if (leaves[i].requires_grad()) CHECK(distance(leaves[i].grad(), exact[i + 1]) <= bound);
+    }
+  }
+  // Side by side, and one over the other: then gradients are added to each other.
+  for (const std::int64_t shift : {s.d, std::int64_t{8}}) {
+    CAPTURE(shift);
+    const Tensor b = cat({in[4], in[5]}, 2).set_requires_grad();
+    const auto decode = [&](const Tensor& both) {
+      const auto up = [&](std::size_t i) { return in[i].to(both.dtype()); };
+      return tpa_decode(up(0), up(1), up(2), up(3), both.slice(2, 0, s.d),
+                        both.slice(2, shift, shift + s.e));
+    };
+    const Tensor wide = b.detach().to(f64).detach().set_requires_grad();
+    Tape tape;
+    tape.backward(decode(b), {d_o});
+    tape.backward(decode(wide), {d_o.to(f64)});
+    CHECK(distance(b.grad(), wide.grad()) <= 2 * bound);
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "tpa_decode: keeps what it declares") {
   const Size s{2, 5, 3, 2, 4, 6};
   for (const DType dtype : {f64, f32, bf16}) {

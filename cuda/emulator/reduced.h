@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "include/cuda_runtime.h"
+
 namespace quipu::emulator {
 
 /// A float that rounds to any shorter type as the double itself would: where the double lies
@@ -85,7 +87,7 @@ inline float from_half_bits(std::uint16_t bits) {
     const float x = float(value);                        \
     return static_cast<float>(expression);               \
   }
-#define QUIPU_REDUCED(Scalar, Pair)                                  \
+#define QUIPU_REDUCED_ARITHMETIC(Scalar, Pair)                       \
   QUIPU_REDUCED_OPERATOR(Scalar, Pair, +, __hadd)                    \
   QUIPU_REDUCED_OPERATOR(Scalar, Pair, -, __hsub)                    \
   QUIPU_REDUCED_OPERATOR(Scalar, Pair, *, __hmul)                    \
@@ -141,3 +143,74 @@ inline float from_half_bits(std::uint16_t bits) {
   QUIPU_REDUCED_FUNCTION(Scalar, hsqrt, std::sqrt(x))                \
   QUIPU_REDUCED_FUNCTION(Scalar, hrsqrt, 1.0 / std::sqrt(double(x))) \
   QUIPU_REDUCED_FUNCTION(Scalar, hrcp, 1.0f / x)
+
+// A type of 16 bits, its pair, and all that the toolkit's headers give for them. `name` is how the
+// type is called in the names of functions, `bits` in the conversions above.
+#define QUIPU_REDUCED_TYPE(Scalar, name, bits)                               \
+  struct Scalar##_raw {                                                      \
+    unsigned short x;                                                        \
+  };                                                                         \
+  struct Scalar {                                                            \
+    std::uint16_t __x;                                                       \
+                                                                             \
+    Scalar() = default;                                                      \
+    Scalar(float x) : __x(quipu::emulator::to_##bits(x)) {}                  \
+    Scalar(double x) : Scalar(quipu::emulator::round_to_odd(x)) {}           \
+    Scalar(int x) : Scalar(static_cast<double>(x)) {}                        \
+    Scalar(unsigned x) : Scalar(static_cast<double>(x)) {}                   \
+    Scalar(const Scalar##_raw& raw) : __x(raw.x) {}                          \
+    operator float() const { return quipu::emulator::from_##bits(__x); }     \
+    operator Scalar##_raw() const { return {__x}; }                          \
+  };                                                                         \
+  struct alignas(4) Scalar##2 {                                              \
+    Scalar x, y;                                                             \
+  };                                                                         \
+  inline Scalar __ushort_as_##name(unsigned short x) {                       \
+    return Scalar##_raw{x};                                                  \
+  }                                                                          \
+  inline unsigned short __##name##_as_ushort(Scalar x) {                     \
+    return x.__x;                                                            \
+  }                                                                          \
+  inline Scalar __hneg(Scalar x) {                                           \
+    return __ushort_as_##name(static_cast<unsigned short>(x.__x ^ 0x8000u)); \
+  }                                                                          \
+  inline Scalar __habs(Scalar x) {                                           \
+    return __ushort_as_##name(static_cast<unsigned short>(x.__x & 0x7fffu)); \
+  }                                                                          \
+  QUIPU_REDUCED_ARITHMETIC(Scalar, Scalar##2)                                \
+  inline Scalar __float2##name(float x) {                                    \
+    return x;                                                                \
+  }                                                                          \
+  inline Scalar __float2##name##_rn(float x) {                               \
+    return x;                                                                \
+  }                                                                          \
+  inline Scalar __double2##name(double x) {                                  \
+    return x;                                                                \
+  }                                                                          \
+  inline float __##name##2float(Scalar x) {                                  \
+    return x;                                                                \
+  }                                                                          \
+  inline Scalar##2 __float2##name##2_rn(float x) {                           \
+    return {x, x};                                                           \
+  }                                                                          \
+  inline Scalar##2 __floats2##name##2_rn(float x, float y) {                 \
+    return {x, y};                                                           \
+  }                                                                          \
+  inline Scalar##2 __float22##name##2_rn(float2 v) {                         \
+    return {v.x, v.y};                                                       \
+  }                                                                          \
+  inline float2 __##name##22float2(Scalar##2 v) {                            \
+    return {float(v.x), float(v.y)};                                         \
+  }                                                                          \
+  inline Scalar##2 __halves2##name##2(Scalar x, Scalar y) {                  \
+    return {x, y};                                                           \
+  }                                                                          \
+  inline Scalar##2 __##name##2##name##2(Scalar x) {                          \
+    return {x, x};                                                           \
+  }                                                                          \
+  inline Scalar __low2##name(Scalar##2 v) {                                  \
+    return v.x;                                                              \
+  }                                                                          \
+  inline Scalar __high2##name(Scalar##2 v) {                                 \
+    return v.y;                                                              \
+  }
