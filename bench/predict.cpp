@@ -30,15 +30,15 @@ double blocks_together(const LaunchCounts& launch, const Card& card) {
 
 /// Bytes that all blocks of a multiprocessor ask for between two reads of a block; they advance
 /// together.
-double between_reads(const LaunchCounts& launch, const Card& card) {
-  return launch[Count::gap_in_block] * sector_bytes * blocks_together(launch, card);
+double between_reads(const LaunchCounts& launch, Count gap, const Card& card) {
+  return launch[gap] * sector_bytes * blocks_together(launch, card);
 }
 
 /// Bytes that are read again after more than the L2 cache came between.
 double missed_bytes(const LaunchCounts& launch, const Card& card) {
   const double touched = launch[Count::read_bytes] + launch[Count::written_bytes];
-  const double in_block =
-      between_reads(launch, card) * std::min(card.multiprocessors, launch.blocks);
+  const double in_block = between_reads(launch, Count::gap_in_block, card) *
+                          std::min(card.multiprocessors, launch.blocks);
   const double across = launch[Count::gap_across] * touched / std::max(1.0, launch.blocks);
   double sectors = 0;
   if (std::min(in_block, touched) > card.l2_bytes) sectors += launch[Count::again_in_block];
@@ -49,8 +49,12 @@ double missed_bytes(const LaunchCounts& launch, const Card& card) {
 /// Bytes that L1 does not have: what shared memory leaves of it keeps what a block reads again.
 double l2_bytes(const LaunchCounts& launch, const Card& card) {
   const double l1 = card.l1_bytes - launch.shared_bytes * blocks_together(launch, card);
-  const double kept = between_reads(launch, card) <= l1 ? launch[Count::again_in_block] : 0;
-  return sector_bytes * (launch[Count::sectors] - kept);
+  double sectors = launch[Count::sectors];
+  if (between_reads(launch, Count::gap_in_block, card) <= l1) {
+    sectors -= launch[Count::again_in_block];
+  }
+  if (between_reads(launch, Count::gap_shared, card) <= l1) sectors -= launch[Count::again_shared];
+  return sector_bytes * sectors;
 }
 
 bool named(const PublishedTable& table, const char* part) {

@@ -40,10 +40,12 @@ enum class Count {
   sectors,        // asked for, 32 bytes each
   passes,         // over the banks of shared memory
   mma_flops,
-  again_in_block,  // sectors read again by the block that touched them last
+  again_in_block,  // sectors read again by the block that touched them last, and that no other did
   gap_in_block,    // mean of the sectors that the block asked for in between
-  again_across,    // sectors read again by another block
-  gap_across,      // mean of the blocks in between
+  again_shared,  // likewise of sectors that several blocks touch: one of them always has just done
+  gap_shared,
+  again_across,  // sectors read again by another block
+  gap_across,    // mean of the blocks in between
   kinds
 };
 struct LaunchCounts {
@@ -107,8 +109,10 @@ double least_bytes(const PublishedTable& table, std::int64_t n);
 /// Arithmetic outside of tensor cores, as stated.
 double stated_flops(const PublishedTable& table, std::int64_t n);
 
-/// Our columns of a table, predicted. Only the emulated build can.
-Comparison predict(const PublishedTable& table, const Card& card, std::int64_t max_n);
+/// Our columns of a table, or only the first, predicted. Only the emulated build can.
+enum class Columns { all, first };
+Comparison predict(const PublishedTable& table, const Card& card, std::int64_t max_n,
+                   Columns columns = Columns::all);
 bool can_predict();
 
 }  // namespace quipu::bench

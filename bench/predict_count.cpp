@@ -59,6 +59,8 @@ LaunchCounts counts_of(const emulator::LaunchRecord& record) {
   counts[Count::mma_flops] = double(c.mma_flops);
   counts[Count::again_in_block] = double(c.in_block.sectors);
   counts[Count::gap_in_block] = c.in_block.mean_distance();
+  counts[Count::again_shared] = double(c.in_block_of_shared.sectors);
+  counts[Count::gap_shared] = c.in_block_of_shared.mean_distance();
   counts[Count::again_across] = double(c.across_blocks.sectors);
   counts[Count::gap_across] = c.across_blocks.mean_distance();
   return counts;

@@ -25,6 +25,7 @@ double term(std::size_t which, double tokens, double units, const CallCounts& cu
 }
 
 constexpr std::pair<Count, Count> gaps[] = {{Count::again_in_block, Count::gap_in_block},
+                                            {Count::again_shared, Count::gap_shared},
                                             {Count::again_across, Count::gap_across}};
 
 double dot(const Column& a, const Column& b) {

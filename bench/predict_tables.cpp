@@ -17,7 +17,7 @@ bool can_predict() {
   return false;
 }
 
-Comparison predict(const PublishedTable&, const Card&, std::int64_t) {
+Comparison predict(const PublishedTable&, const Card&, std::int64_t, Columns) {
   fail("predictions need the emulated device: cmake --preset emulate, then build/emulate/bin/...");
 }
 
@@ -218,9 +218,11 @@ bool can_predict() {
   return true;
 }
 
-Comparison predict(const PublishedTable& table, const Card& card, std::int64_t max_n) {
+Comparison predict(const PublishedTable& table, const Card& card, std::int64_t max_n,
+                   Columns columns) {
   check(table.kind == Kind::speed, "only speed is predicted, and ", table.name, " is not about it");
   Comparison result{&table, "cuda", variants_of(table), {}, card.title, {}};
+  if (columns == Columns::first) result.variants.resize(1);
   for (std::size_t i = 0; i < table.rows.size(); ++i) {
     const std::int64_t n = table.rows[i].n;
     if (max_n > 0 && tokens_of(table, n) > max_n) continue;

@@ -128,6 +128,11 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
     often[Count::gap_in_block] = 280;
     CHECK(busy_ms(often) == close(3.2));
   }
+  SUBCASE("what several blocks read again, L2 has") {
+    std::swap(counts[Count::again_in_block], counts[Count::again_shared]);
+    counts[Count::gap_shared] = 1e9;
+    CHECK(busy_ms(counts) == close(0.1));
+  }
   SUBCASE("between blocks") {
     counts[Count::again_in_block] = 0;
     counts[Count::again_across] = 46e6 / 32;
@@ -273,6 +278,27 @@ TEST_CASE("predict: act from counted launches") {
   CHECK(csv.find("Left out: latency") != std::string::npos);
   CHECK(html.find("Left out: latency") != std::string::npos);
   expect_error([&] { predict(published()[0], card, 0); }, "only speed is predicted");
+}
+
+/// The prediction of the largest row, as a share of the best published figure.
+double largest_share(const std::string& name) {
+  PublishedTable table = table_named(name);
+  table.rows = {table.rows.back()};
+  const Comparison ours = predict(table, card_of(table), 0, Columns::first);
+  INFO(as_text(ours));
+  CHECK(ours.rows[0].ours[0] >= ours.rows[0].limit);  // nothing beats the byte limit
+  return ours.rows[0].ours[0] / table.best(0);
+}
+
+TEST_CASE("predict: the largest rows are well below the best published ones") {
+  if (!can_predict()) return;
+  const std::string size = "-batch12-head12-dim128-", rotate = "lrpe_rotate-speed-",
+                    cosine = "md_lrpe_cosine-speed-";
+  CHECK(largest_share("act-speed-bwd" + size + "act_silu-bf16") <= 0.7);
+  CHECK(largest_share(rotate + "fwd" + size + "act_none-bf16") <= 0.4);
+  CHECK(largest_share(cosine + "bwd" + size + "bf16-1d-l0") <= 0.6);
+  CHECK(largest_share("tpa_decode-speed-fwd-batch32-head32-dim128-rank16-bf16") <= 0.6);
+  CHECK(largest_share("flao-speed-bwd" + size + "dim128-bf16") <= 0.6);
 }
 
 }  // namespace

@@ -109,6 +109,7 @@ Counters& Counters::operator+=(const Counters& other) {
   unique_read_bytes += other.unique_read_bytes;
   unique_written_bytes += other.unique_written_bytes;
   in_block += other.in_block;
+  in_block_of_shared += other.in_block_of_shared;
   across_blocks += other.across_blocks;
   mma_flops += other.mma_flops;
   launches += other.launches;
@@ -151,7 +152,7 @@ void WarpRequests::clear() {
 void Counting::begin_launch() {
   launch = {};
   static std::uint32_t launches = 0;
-  launch_number_ = ++launches & 0x3fffffffu;
+  launch_number_ = ++launches & 0x1fffffffu;
 }
 
 void Counting::begin_block() {
@@ -170,7 +171,9 @@ void Counting::touch(std::size_t offset, Access access) {
   if (access != Access::read && !before.written) launch.unique_written_bytes += 32;
   if (access == Access::write || !(before.read || before.written)) return;
   const bool same = before.last.block == block;
-  Revisits& again = same ? launch.in_block : launch.across_blocks;
+  Revisits& again = !same           ? launch.across_blocks
+                    : before.shared ? launch.in_block_of_shared
+                                    : launch.in_block;
   ++again.sectors;
   again.distance += same ? block_sectors_ - before.last.clock : block - before.last.block;
 }

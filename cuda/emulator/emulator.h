@@ -73,7 +73,9 @@ struct Counters {
   /// Sectors touched at least once in a launch, summed over launches: the traffic that no cache
   /// could avoid. cuBLAS calls count with operands and result once.
   std::uint64_t unique_read_bytes = 0, unique_written_bytes = 0;
-  Revisits in_block, across_blocks;
+  Revisits in_block;            // by the block that touched it last, of what no other one touched
+  Revisits in_block_of_shared;  // likewise, of what other blocks touched, too
+  Revisits across_blocks;       // after another block
   std::uint64_t mma_flops = 0;
   std::uint64_t launches = 0, blocks = 0, barriers = 0, collectives = 0, switches = 0, accesses = 0;
   Counters& operator+=(const Counters& other);

@@ -141,8 +141,10 @@ DeviceMemory::Touch DeviceMemory::touch(std::size_t offset, std::uint32_t launch
                                         bool read, bool write) {
   std::uint32_t& seen = touched_[offset / sector];
   Moment& last = moments_[offset / sector];
-  if (seen / 4 != launch) seen = launch * 4;
-  const Touch before{(seen & 1) != 0, (seen & 2) != 0, last};
+  if (seen / 8 != launch) seen = launch * 8;
+  const bool before_now = (seen & 3) != 0;
+  if (before_now && last.block != now.block) seen |= 4;
+  const Touch before{(seen & 1) != 0, (seen & 2) != 0, (seen & 4) != 0, last};
   seen |= (read ? 1u : 0u) | (write ? 2u : 0u);
   last = now;
   return before;

@@ -51,7 +51,7 @@ class DeviceMemory {
   };
   /// What the launch had done with a sector before.
   struct Touch {
-    bool read, written;
+    bool read, written, shared;  // shared: by several blocks
     Moment last;
   };
   Touch touch(std::size_t offset, std::uint32_t launch, Moment now, bool read, bool write);
@@ -70,7 +70,7 @@ class DeviceMemory {
   std::vector<Room> rooms_{Room{}};  // by block: the pages that it took, 0 if it was carved
   std::deque<Room> freed_;
   std::uint32_t* owner_ = nullptr;    // by unit
-  std::uint32_t* touched_ = nullptr;  // by sector: launch * 4 + read, written
+  std::uint32_t* touched_ = nullptr;  // by sector: launch * 8 + what
   Moment* moments_ = nullptr;         // by sector: the last touch
   Shadow shadow_;
 };

@@ -114,6 +114,14 @@ __global__ void read_twice_kernel(const float* in, const float* table, float* ou
   for (int i = static_cast<int>(threadIdx.x); i < n; i += 32) out[i] = in[i] * sum + added;
 }
 
+__global__ void read_same_twice_kernel(const float* in, float* out, int n) {
+  out += static_cast<long long>(blockIdx.x) * n;
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32) sum += in[i];
+  sum = warp_sum(sum);
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += 32) out[i] = in[i] * sum;
+}
+
 __global__ void copy_columns_kernel(const float* in, float* out, int pitch) {
   __shared__ float tile[32][32];
   for (int r = 0; r < 32; ++r) tile[r][threadIdx.x] = in[threadIdx.x * pitch + r];
@@ -152,6 +160,11 @@ void read_twice(const float* in, const float* table, float* out, int n, int bloc
                 cudaStream_t stream) {
   launch(read_twice_kernel, dim3(static_cast<unsigned>(blocks)), dim3(32), 0, stream, in, table,
          out, n);
+}
+
+void read_same_twice(const float* in, float* out, int n, int blocks, cudaStream_t stream) {
+  launch(read_same_twice_kernel, dim3(static_cast<unsigned>(blocks)), dim3(32), 0, stream, in, out,
+         n);
 }
 
 void copy_columns(const float* in, float* out, int pitch, cudaStream_t stream) {

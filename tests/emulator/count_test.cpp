@@ -81,6 +81,15 @@ TEST_CASE("emulator: what is read again, and what lies between") {
   CHECK(c.in_block.mean_distance() == doctest::Approx(n / 8 + 2 * (n / 32 - 1)));
   CHECK(c.across_blocks.sectors == 4 * (blocks - 1));  // the table
   CHECK(c.across_blocks.mean_distance() == 1);
+  CHECK(c.in_block_of_shared.sectors == 0);
+
+  emulator::clear_counters();  // the same floats for all blocks
+  read_same_twice(in.data(), out.data(), n, blocks, nullptr);
+  const emulator::Counters same = emulator::counters();
+  CHECK(same.unique_read_bytes == 4 * n);
+  CHECK(same.in_block.sectors == n / 8);  // the first block is alone yet
+  CHECK(same.in_block_of_shared.sectors == n / 8 * (blocks - 1));
+  CHECK(same.across_blocks.sectors == n / 8 * (blocks - 1));
 
   emulator::clear_counters();
   axpy(1, in.data(), in.data() + n, n, nullptr);

@@ -40,6 +40,8 @@ void add_one_bytes(const unsigned char* in, unsigned char* out, int n, cudaStrea
 /// of 32: out = in * sum + table.
 void read_twice(const float* in, const float* table, float* out, int n, int blocks,
                 cudaStream_t stream);
+/// Likewise, but all read the same n floats, twice; no table.
+void read_same_twice(const float* in, float* out, int n, int blocks, cudaStream_t stream);
 /// y += a x, n floats
 void axpy(float a, const float* x, float* y, int n, cudaStream_t stream);
 
