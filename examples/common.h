@@ -18,6 +18,10 @@ struct CommonOptions {
   bool recompute = false, report = false;
 
   quipu::nn::Place place() const { return {.device = device, .dtype = dtype}; }
+  /// Data lies on the CPU; on meta it has no values either.
+  quipu::Device data_device() const {
+    return {quipu::DeviceKind::cpu, 0, quipu::Device(device).is_meta()};
+  }
   bool computes() const { return !quipu::Device(device).is_meta(); }
 };
 

@@ -61,19 +61,20 @@ struct Options : CommonOptions {
 };
 
 /// Without a tape: nothing is recorded, nothing kept.
-double accuracy(const Digits& model, const Data& data, std::int64_t batch) {
+double accuracy(const Digits& model, const Data& data, std::int64_t batch, Device device) {
   const std::int64_t n = data.label.size(0);
   double right = 0;
   for (std::int64_t i = 0; i < n; i += batch) {
     const Data some = data.part(i, std::min(i + batch, n));
-    right += sum(eq(argmax(model(some.patches), 1), some.label)).item();
+    const Tensor digit = argmax(model(some.patches.to(device)), 1);
+    right += sum(eq(digit, some.label.to(device))).item();
   }
   return right / static_cast<double>(n);
 }
 
 void train(const Options& o) {
   const PeakMemory peak(o.device);
-  const Data data = read_digits(o.data, o.place());
+  const Data data = read_digits(o.data, {.device = o.data_device(), .dtype = o.dtype});
   const Data seen = data.part(0, 1500), held_out = data.part(1500, data.label.size(0));
   nn::Loader loader(nn::TensorDataset({seen.patches, seen.label}), {.batch_size = o.batch,
                                                                     .shuffle = true,
@@ -111,7 +112,8 @@ void train(const Options& o) {
   progress.finish();
 
   const std::string score =
-      o.computes() ? fmt::format("{:.2f} %", 100 * accuracy(model, held_out, o.batch)) : "";
+      o.computes() ? fmt::format("{:.2f} %", 100 * accuracy(model, held_out, o.batch, o.device))
+                   : "";
   finish_run(o, "Handwritten digits", model, progress, peak, memory, "accuracy", score);
 }
 

@@ -41,6 +41,7 @@ struct Lm : nn::Module {
     for (std::size_t i = 0; i < layers.size(); ++i) x = layers[i].decode(x, caches[i]);
     return head(norm(x.select(1, -1)));
   }
+  Device device() const { return embed.weight.device(); }
   std::vector<TpaCache> make_caches(std::int64_t capacity) const {
     std::vector<TpaCache> caches;
     for (const Layer& layer : layers) caches.push_back(layer.attention.make_cache(1, capacity));
@@ -76,7 +77,8 @@ Tensor loss_of(const Lm& model, const Tensor& x, const Tensor& y) {
 
 /// Of the last twentieth of the text, which is not learned.
 double held_out_loss(const Lm& model, const nn::TokenFiles& text, std::int64_t batch) {
-  nn::Loader loader(text.part(0.95, 1), {.batch_size = batch, .shuffle = true});
+  nn::Loader loader(text.part(0.95, 1),
+                    {.batch_size = batch, .shuffle = true, .device = model.device()});
   double total = 0;
   for (int i = 0; i < 8; ++i) {
     const auto [x, y] = loader.next<2>();
@@ -166,9 +168,10 @@ bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMe
   return true;
 }
 
-Tensor as_tensor(const std::string& bytes) {
+Tensor as_tensor(const std::string& bytes, Device device) {
   return from(std::vector<std::uint8_t>(bytes.begin(), bytes.end()),
-              {1, static_cast<std::int64_t>(bytes.size())}, i64);
+              {1, static_cast<std::int64_t>(bytes.size())}, i64)
+      .to(device);
 }
 
 /// Writes on behind the prompt and gives what it wrote; `each` sees every byte as it comes.
@@ -178,7 +181,7 @@ std::string generate(const Lm& model, const std::string& prompt, std::int64_t co
   std::vector<TpaCache> caches =
       model.make_caches(static_cast<std::int64_t>(prompt.size()) + count);
   std::string written;
-  Tensor next = as_tensor(prompt);
+  Tensor next = as_tensor(prompt, model.device());
   for (std::int64_t i = 0; i < count; ++i) {
     next = sample(model.decode(next, caches), how).unsqueeze(1);
     written += static_cast<char>(next.item_int());
@@ -190,7 +193,7 @@ std::string generate(const Lm& model, const std::string& prompt, std::int64_t co
 /// Greedy writing from the cache must be what the whole pass over all bytes so far says.
 void verify(const Lm& model, const std::string& prompt, std::int64_t count) {
   const std::string written = generate(model, prompt, count, {.temperature = 0}, [](char) {});
-  const Tensor logits = model(as_tensor(prompt + written));
+  const Tensor logits = model(as_tensor(prompt + written, model.device()));
   const Tensor likely = argmax(logits, -1).slice(1, static_cast<std::int64_t>(prompt.size()) - 1);
   for (std::int64_t i = 0; i < count; ++i) {
     const auto byte = static_cast<unsigned char>(written[static_cast<std::size_t>(i)]);

@@ -99,7 +99,7 @@ class MovingDigits : public nn::Dataset {
 
 struct Options : CommonOptions {
   std::string data = QUIPU_SOURCE_DIR "/examples/data/digits.csv.gz";
-  std::int64_t steps = 800, batch = 32;
+  std::int64_t steps = 800, batch = 32, judged = 1000;
   double lr = 3e-3;
 };
 
@@ -117,7 +117,7 @@ void train(const Options& o) {
   // The videos to judge by are of digits that were never seen.
   const nn::LoaderOptions each{.batch_size = o.batch, .device = o.device};
   nn::Loader loader(MovingDigits(o.data, slice(0, 1500), o.steps * o.batch, o.seed, o.dtype), each);
-  nn::Loader held_out(MovingDigits(o.data, slice(1500), 1000, o.seed + 1, o.dtype), each);
+  nn::Loader held_out(MovingDigits(o.data, slice(1500), o.judged, o.seed + 1, o.dtype), each);
   Video model(o.place());
   for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});
@@ -156,6 +156,9 @@ int main(int argc, char** argv) {
   app.add_option("--data", o.data, "CSV file of digits, gzip or plain")->capture_default_str();
   app.add_option("--steps", o.steps, "training steps")->check(positive)->capture_default_str();
   app.add_option("--batch", o.batch, "videos a step")->check(positive)->capture_default_str();
+  app.add_option("--judged", o.judged, "videos to find the accuracy with")
+      ->check(positive)
+      ->capture_default_str();
   app.add_option("--lr", o.lr, "highest learning rate")->capture_default_str();
   add_common_options(app, o);
   return run_program(app, argc, argv, o, [&] { train(o); });

@@ -48,7 +48,7 @@ struct Plan {
   /// Where values can be filled in.
   Batch make(const BatchPosition& position) const {
     const auto [first, last] = range(position.batch);
-    return data->make(last - first, options.device.is_meta() ? options.device : cpu);
+    return data->make(last - first, Device(DeviceKind::cpu, 0, options.device.is_meta()));
   }
   void fill(const BatchPosition& position, const Batch& batch) const;
   BatchPosition after(const BatchPosition& p) const {
