@@ -2,7 +2,8 @@
 // of the activation, which x is read for if there is one, into the gradient that is there. Work is
 // cut as forward (lrpe_rows.cuh): everything is read once and written once, and memory bounds it.
 //
-// sass decode_rows<.*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 80
+// sass decode_rows<.*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E.U16;
+//   registers 80
 // sass decode_rows<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 80
 // sass decode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 80
 #include "lrpe_sequence.cuh"
