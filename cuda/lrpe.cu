@@ -6,8 +6,9 @@
 // see lrpe_sequence.cuh.
 //
 // sass encode_rows<.*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E.U16;
-// registers 64 sass encode_rows<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 64 sass
-// encode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 80
+//   registers 64
+// sass encode_rows<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 64
+// sass encode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 80
 #include "lrpe_sequence.cuh"
 
 namespace quipu {

@@ -2,9 +2,10 @@
 // of the activation, which x is read for if there is one, into the gradient that is there. Work is
 // cut as forward (lrpe_rows.cuh): everything is read once and written once, and memory bounds it.
 //
-// sass decode_rows<.*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 80
+// sass decode_rows<.*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E.U16;
+//   registers 80
 // sass decode_rows<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 80
-// sass decode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 80
+// sass decode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 128
 #include "lrpe_sequence.cuh"
 
 namespace quipu {
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(block_threads, 3)
 
 /// Softmax over the features of rows that have more chunks than a warp has lanes.
 template <class T, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads, 3)
+__global__ void __launch_bounds__(block_threads, 2)
     decode_long_rows(RowPlan<T> plan, RowView x, RowView d_o, RowView d_x, bool add) {
   constexpr int halves = halves_of<kind>;
   const Team<warp_size> self;

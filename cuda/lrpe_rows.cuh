@@ -107,12 +107,23 @@ __device__ __forceinline__ void load_chunks(const RowView& v, std::int64_t start
     Chunk::load(v.data, v.dtype, place, values[half]);
   });
 }
+/// Packed chunks are of the view's own type.
 template <class Chunk, int halves, class T>
 __device__ __forceinline__ void put_chunks(const RowView& v, std::int64_t start, std::uint32_t i,
                                            std::uint32_t apart,
                                            const T (&values)[halves][Chunk::count], bool add) {
   for_each_half<halves>(v, start, i, apart, [&](int half, std::int64_t place) {
-    Chunk::put(v.data, v.dtype, place, values[half], add);
+    if constexpr (Chunk::count == 1) {
+      Chunk::put(v.data, v.dtype, place, values[half], add);
+    } else {
+      T sums[Chunk::count] = {};
+      if (add) Chunk::load(v.data, v.dtype, place, sums);
+#pragma unroll
+      for (int j = 0; j < Chunk::count; ++j) {
+        sums[j] = add ? sums[j] + values[half][j] : values[half][j];
+      }
+      static_cast<uint4*>(v.data)[place / Chunk::count] = Chunk::packed(sums);
+    }
   });
 }
 

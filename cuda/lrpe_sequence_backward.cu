@@ -6,7 +6,7 @@
 // sass decode_columns<float,.*Packed: need LDG.E.128 STG.E.128 LDS.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
 // sass decode_columns<double: forbid STL LDL LD.E$ ST.E$; registers 200
-// sass decode_columns<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 160
+// sass decode_columns<float,.*Loose: forbid STL LDL LD.E$ ST.E$; registers 128
 #include "lrpe_sequence.cuh"
 
 namespace quipu::on_cuda {
