@@ -6,7 +6,7 @@
 //
 // sass attend_tiles<float,2,.*Pass.[03]>: registers 128
 //
-// sass attend_tiles<float,2,.*Pass.[12]>: registers 224
+// sass attend_tiles<float,2,.*Pass.[12]>: registers 192
 #include "attention_tiles.cuh"
 
 namespace quipu::on_cuda {

@@ -9,7 +9,7 @@
 // Products bound it. Only for bf16: D has no range that f16 is sure to hold.
 //
 // sass differentiate_fragments: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
-// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 224
 #include <cmath>
 
 #include "attention_mma.cuh"

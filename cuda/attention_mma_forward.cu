@@ -6,7 +6,7 @@
 // products bound it, the second one counted twice.
 //
 // sass attend_fragments: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
-// STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255
+// STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 192
 #include <cmath>
 
 #include "attention_mma.cuh"
