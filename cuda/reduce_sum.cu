@@ -2,7 +2,7 @@
 // are f64 (i64), also those of slices, which a second kernel adds. Bound by memory.
 //
 // sass sum_elements: forbid LD.E ST.E; registers 64; shared 2048
-// sass add_slices: forbid LD.E ST.E; registers 40; shared 0
+// sass add_slices: forbid LD.E ST.E; registers 48; shared 0
 #include "pointwise.cuh"
 #include "quipu/core/kernels.h"
 #include "reduce.cuh"
