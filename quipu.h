@@ -5,6 +5,7 @@
 #include "quipu/autograd/knot.h"
 #include "quipu/autograd/plan.h"
 #include "quipu/autograd/tape.h"
+#include "quipu/core/devices.h"
 #include "quipu/core/memory.h"
 #include "quipu/core/parallel.h"
 #include "quipu/core/random.h"

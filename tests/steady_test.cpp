@@ -2,8 +2,6 @@
 // and all memory comes from the cache. Only the emulated device can count that.
 #include "support.h"
 
-#ifdef QUIPU_EMULATE
-
 #include <functional>
 
 #include "quipu/cuda/emulator/emulator.h"
@@ -102,5 +100,3 @@ TEST_CASE("steady: reading a value, fresh memory and its release are counted (co
   CHECK(calls.allocations >= 4);
   CHECK(calls.frees >= 3);
 }
-
-#endif

@@ -4,7 +4,6 @@
 
 #include "fused_checks.h"
 
-#ifdef QUIPU_EMULATE
 #include "traffic.h"
 
 using namespace quipu;
@@ -99,4 +98,3 @@ TEST_CASE("traffic: control: what wastes sectors is named") {
         std::string::npos);
   CHECK(t.counters.launches > 0);
 }
-#endif

@@ -3,7 +3,6 @@
 // the gradients of keys and values, and those of queries, as far as each needs it), gradients once.
 #include "attention_support.h"
 
-#ifdef QUIPU_EMULATE
 #include "traffic.h"
 
 using namespace quipu;
@@ -66,4 +65,3 @@ TEST_CASE("traffic: attention by ordinary arithmetic") {
   const Size s{1, 1, 1, 128, 128, 64, 64};
   check_moved(s, f32, moved_by(s, f32), 4, false);
 }
-#endif

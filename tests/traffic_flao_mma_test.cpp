@@ -2,7 +2,6 @@
 // read once, results and gradients written once; beside them only kv and d_kv move.
 #include "flao_support.h"
 
-#ifdef QUIPU_EMULATE
 #include "quipu/ops/flao_kernels.h"
 #include "traffic.h"
 
@@ -84,4 +83,3 @@ TEST_CASE("traffic: activations and rotations cost flao no traffic") {
                             .theta = theta_of({1, 64}, bf16, cuda)};
   check_moved(s, moved_by(s, bf16, options), {5, 9, 13, 2 + 3, 3 + 3 + 3 + 2 + 3});
 }
-#endif

@@ -2,7 +2,6 @@
 // read once, results and gradients written once; beside them only kv and d_kv move.
 #include "flao_support.h"
 
-#ifdef QUIPU_EMULATE
 #include "quipu/ops/flao_kernels.h"
 #include "traffic.h"
 
@@ -59,4 +58,3 @@ TEST_CASE("traffic: activations and encodings cost flao in f32 no traffic") {
   options.theta = theta_of({1, 128}, f32, cuda);
   check_moved(s, options, 256);
 }
-#endif

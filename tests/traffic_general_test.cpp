@@ -4,7 +4,6 @@
 
 #include "support.h"
 
-#ifdef QUIPU_EMULATE
 #include "traffic.h"
 
 using namespace quipu;
@@ -102,5 +101,3 @@ TEST_CASE("traffic: optimizers") {
   const std::vector<Tensor> gradients{plain[0].gradient};
   check_traffic(n, 4, [&] { global_norm(gradients); });
 }
-
-#endif

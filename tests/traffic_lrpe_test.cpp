@@ -2,7 +2,6 @@
 // must.
 #include "lrpe_support.h"
 
-#ifdef QUIPU_EMULATE
 #include "traffic.h"
 
 using namespace quipu;
@@ -115,4 +114,3 @@ TEST_CASE("traffic: lrpe with softmax over the sequence") {
   check_moved(cut, 3, 5, 6, 0.05);
   CHECK(cut.forward.launches.size() == 2);
 }
-#endif

@@ -3,7 +3,6 @@
 
 #include "tpa_support.h"
 
-#ifdef QUIPU_EMULATE
 #include "quipu/ops/tpa_decode_kernels.h"
 #include "traffic.h"
 
@@ -86,5 +85,3 @@ TEST_CASE("traffic: backward of tpa_decode reads each input once and writes each
     }
   }
 }
-
-#endif
