@@ -28,7 +28,8 @@ struct FlaoSizes {
 /// A device cuts a sequence into parts, works on all of them at once, and adds their sums in order.
 /// By sizes alone, so that the bits of a result do not depend on the device.
 constexpr std::int64_t flao_parts(std::int64_t tokens, std::int64_t units) {
-  constexpr std::int64_t shortest = 512, enough = 512;  // tokens of a part; parts in all
+  constexpr std::int64_t shortest = 512;  // tokens of a part
+  constexpr std::int64_t enough = 432;  // parts in all: two rounds of two blocks on 108 processors
   const std::int64_t most = (tokens + shortest - 1) / shortest;
   const std::int64_t wanted = (enough + units - 1) / std::max<std::int64_t>(units, 1);
   return std::max<std::int64_t>(std::min(most, wanted), 1);
