@@ -24,15 +24,20 @@ struct PassRule {
   }
 };
 
-Tensor another(const Tensor& x) {
+/// The same values and strides.
+Tensor copied(const Tensor& x) {
   const OpScope op("gradcheck");
   return tie(copy_with_strides(x), {x}, PassRule{1});
 }
 
-/// The tape's side of a + b; nobody looks at the values.
+/// A further use of x, and the tape's side of a + b; nobody looks at the values.
+Tensor used(const Tensor& x) {
+  const OpScope op("gradcheck");
+  return tie(zeros(x.shape(), f64, x.device()), {x}, PassRule{1});
+}
 Tensor joined(const Tensor& a, const Tensor& b) {
   const OpScope op("gradcheck");
-  return tie(zeros(a.shape(), a.dtype(), a.device()), {a, b}, PassRule{2});
+  return tie(zeros(a.shape(), f64, a.device()), {a, b}, PassRule{2});
 }
 
 /// A loss of which the gradients are given numbers.
@@ -161,21 +166,21 @@ Problem Taped::problem_with_sharing() const {
     const std::vector<Tensor> leaves = this->leaves();
     std::vector<Tensor> arguments = leaves, early;
     for (const std::size_t k : checked_) {
-      arguments[k] = another(leaves[k]);
-      early.push_back(another(arguments[k]));
+      arguments[k] = copied(leaves[k]);
+      early.push_back(used(arguments[k]));
     }
     const Tensor o = evaluate(f_, arguments);
     if (!o.extra()) return {};
     Loss sum;  // the fractions of the upstream add up to it exactly
     sum.add(o, upstream_, 0.25);
-    sum.add(another(o), upstream_, 0.25);
-    sum.add(another(o), upstream_, 0.5);
+    sum.add(used(o), upstream_, 0.25);
+    sum.add(used(o), upstream_, 0.5);
     const bool is_input = std::any_of(arguments.begin(), arguments.end(),
                                       [&](const Tensor& x) { return x.same_as(o); });
     if (!is_input) everything.push_back({"the output", -1, o, upstream_});
     for (std::size_t c = 0; c < checked_.size(); ++c) {
       const std::size_t k = checked_[c];
-      const Tensor late = another(arguments[k]);
+      const Tensor late = used(arguments[k]);
       const Values weights = random_weights(options_.seed + 0x2000 + k, gradients_[c].size());
       sum.add(early[c], weights, 1);
       sum.add(joined(early[c], late), weights, 0.5);
