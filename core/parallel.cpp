@@ -1,15 +1,16 @@
-// parallel_for over Eigen's thread pool. A call is a Job that the caller and a few pool tasks work
-// off together, taking chunks from one atomic counter. The caller waits for chunks, not for tasks:
-// a task that wakes up too late finds nothing to do, so a call costs no more than the chunks it
-// runs. Jobs are counted references for that reason.
+// A call of parallel_for is a Job that the caller and a few workers work off together, taking
+// chunks from one atomic counter. The caller waits for chunks, not for workers: one that wakes up
+// too late finds nothing to do, so a call costs no more than the chunks it runs. Jobs are counted
+// references for that reason, and any number of workers will do, also none.
 //
-// Waking a thread takes longer than many an operator runs. So a worker that is awake has a seat
-// where the next job can be left, and stays awake for a moment when it has nothing to do: in a
-// training loop the next operator comes within microseconds.
-#define EIGEN_USE_THREADS
+// A worker is a thread with a seat where jobs are left for it. Waking a thread takes longer than
+// many an operator runs, so it stays awake for a moment when it has nothing to do: in a training
+// loop the next operator comes within microseconds.
 #include "quipu/core/parallel.h"
 
+#include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,8 +21,8 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
-#include <unsupported/Eigen/CXX11/ThreadPool>
 
 #include "quipu/core/context.h"
 #include "quipu/core/error.h"
@@ -161,28 +162,63 @@ class Job {
   alignas(64) std::atomic<std::int64_t> finished_{0};
 };
 
+/// Address space that the stacks of new threads must leave free for data, where a limit is set.
+class Reserve {
+ public:
+  Reserve() : data_(::mmap(nullptr, bytes, PROT_NONE, flags, -1, 0)) {}
+  ~Reserve() {
+    if (is_there()) ::munmap(data_, bytes);
+  }
+  Reserve(const Reserve&) = delete;
+  Reserve& operator=(const Reserve&) = delete;
+  bool is_there() const { return data_ != MAP_FAILED; }
+
+ private:
+  static constexpr std::size_t bytes = std::size_t{64} << 20;
+  static constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* data_;
+};
+
 class Workers {
  public:
-  explicit Workers(int count)
-      : seats_(std::make_unique<Seat[]>(static_cast<std::size_t>(count))), threads_(count) {}
+  /// As many as the system has threads for, at most `wanted`.
+  explicit Workers(int wanted)
+      : seats_(std::make_unique<Seat[]>(static_cast<std::size_t>(wanted))) {
+    const Reserve reserve;
+    try {
+      for (; count_ < wanted && reserve.is_there(); ++count_) {
+        Seat& mine = seats_[static_cast<std::size_t>(count_)];
+        mine.thread = std::thread([&mine] { work(mine.job); });
+      }
+    } catch (const std::exception&) {  // no more threads, or no memory for their stacks
+    }
+  }
+  ~Workers() {
+    for (int i = 0; i < count_; ++i) leave(stop, i);
+    for (int i = 0; i < count_; ++i) seats_[static_cast<std::size_t>(i)].thread.join();
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
 
-  int count() const { return threads_.NumThreads(); }
+  int count() const { return count_; }
 
   /// Hands a job to `wanted` workers, at most count(): first to those that have nothing to do. One
   /// that has not even begun with what was left for it before is behind, and gets this one instead.
   void hand_out(Job* job, int wanted) {
-    for (int i = 0; i < count() && wanted > 0; ++i) {
+    for (int i = 0; i < count_ && wanted > 0; ++i) {
       Job* found = open;
       wanted -= seat(i).compare_exchange_strong(found, job, std::memory_order_acq_rel);
     }
-    for (int i = 0; i < count() && wanted > 0; ++i) wanted -= leave(job, i);
+    for (int i = 0; i < count_ && wanted > 0; ++i) wanted -= leave(job, i);
   }
 
  private:
   struct alignas(64) Seat {
     std::atomic<Job*> job{nullptr};  // null: asleep
+    std::thread thread;
   };
   inline static Job* const open = reinterpret_cast<Job*>(alignof(Job));  // awake, and no job yet
+  inline static Job* const stop = reinterpret_cast<Job*>(2 * alignof(Job));  // shall end
 
   std::atomic<Job*>& seat(int i) { return seats_[static_cast<std::size_t>(i)].job; }
 
@@ -193,7 +229,7 @@ class Workers {
       if (found == job) return false;
     } while (!seat(i).compare_exchange_weak(found, job, std::memory_order_acq_rel));
     if (found == nullptr) {
-      threads_.Schedule([this, i] { work(seat(i)); });
+      seat(i).notify_one();
     } else if (found != open) {
       found->release();
     }
@@ -201,10 +237,13 @@ class Workers {
   }
 
   static void work(std::atomic<Job*>& mine) {
-    Job* job = mine.exchange(open, std::memory_order_acq_rel);
-    while (job != nullptr) {
-      job->work_for_caller();
-      job = next(mine);
+    for (;;) {
+      mine.wait(nullptr, std::memory_order_acquire);
+      Job* job = mine.exchange(open, std::memory_order_acq_rel);
+      for (; job != nullptr; job = next(mine)) {
+        if (job == stop) return;
+        job->work_for_caller();
+      }
     }
   }
 
@@ -226,12 +265,21 @@ class Workers {
 
   static constexpr std::chrono::microseconds stays_awake{200};
   std::unique_ptr<Seat[]> seats_;
-  Eigen::ThreadPool threads_;
+  int count_ = 0;
 };
 
 // The caller holds pool_mutex.
 void end_pool() {
   delete pool.exchange(nullptr);
+}
+
+// Null when there is no memory even for this.
+Workers* make_workers(int wanted) {
+  try {
+    return new Workers(wanted);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 // Null when the program is ending.
@@ -245,9 +293,17 @@ Workers* running_pool() {
       end_pool();
     }
   } at_exit;
+  // A forked child has the caller's thread alone. It begins with a pool of its own; the parent's
+  // cannot be joined, and its memory stays.
+  [[maybe_unused]] static const int at_fork =
+      pthread_atfork([] { pool_mutex.lock(); }, [] { pool_mutex.unlock(); },
+                     [] {
+                       pool.store(nullptr);
+                       pool_mutex.unlock();
+                     });
   std::lock_guard lock(pool_mutex);
   if (ended || num_threads() == 1) return nullptr;
-  if (pool.load() == nullptr) pool.store(new Workers(num_threads() - 1));
+  if (pool.load() == nullptr) pool.store(make_workers(num_threads() - 1));
   return pool.load();
 }
 
@@ -280,10 +336,11 @@ void detail::parallel_for(std::int64_t n, std::int64_t grain, ChunkFunction f) {
   const std::int64_t chunks = (n - 1) / grain + 1;
   const bool alone = chunks == 1 || inside_parallel_for || num_threads() == 1;
   Workers* const workers = alone ? nullptr : running_pool();
-  if (workers == nullptr) return run_inline(n, grain, chunks, f);
+  if (workers == nullptr || workers->count() == 0) return run_inline(n, grain, chunks, f);
 
   const int tasks = static_cast<int>(std::min<std::int64_t>(workers->count(), chunks - 1));
-  Job* const job = new Job(n, grain, chunks, f, tasks);
+  Job* const job = new (std::nothrow) Job(n, grain, chunks, f, tasks);
+  if (job == nullptr) return run_inline(n, grain, chunks, f);
   workers->hand_out(job, tasks);
   job->work();
   job->wait();

@@ -93,6 +93,7 @@ struct Loader::Impl {
 };
 
 Batch Loader::Impl::take_prefetched() {
+  if (prefetcher && !prefetcher->of_this_process()) prefetcher.reset();
   if (!prefetcher) {
     ahead = position;
     prefetcher = std::make_unique<Prefetcher>(
