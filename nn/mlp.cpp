@@ -8,6 +8,9 @@ namespace quipu::nn {
 namespace {
 
 std::int64_t hidden_of(std::int64_t features, const MLPOptions& options) {
+  constexpr std::int64_t most = std::int64_t{1} << 40;
+  check(features > 0 && features < most && options.hidden < most, "MLP: features is ", features,
+        " and hidden is ", options.hidden, ", but a layer has at least one and less than 2^40");
   if (options.hidden > 0) return options.hidden;
   return options.kind == MLPKind::swiglu ? (8 * features + 2) / 3 : 4 * features;
 }
@@ -27,6 +30,7 @@ Tensor activated(const Tensor& h, MLPKind kind) {
 
 MLP::MLP(std::int64_t features, const MLPOptions& options, const Place& place)
     : kind(options.kind), drop(options.dropout) {
+  check_enum("MLP: kind", kind, MLPKind::swiglu);
   const std::int64_t hidden = hidden_of(features, options);
   const std::int64_t made = kind == MLPKind::swiglu ? 2 * hidden : hidden;
   up = Linear(features, made, {.bias = options.bias}, place);
