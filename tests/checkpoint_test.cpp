@@ -2,9 +2,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 
 #include "quipu/autograd/tape.h"
+#include "quipu/core/atomic_file.h"
 #include "quipu/core/memory.h"
 #include "quipu/nn/checkpoint.h"
 #include "quipu/nn/named_state.h"
@@ -287,6 +290,92 @@ TEST_CASE("checkpoint: a full disk costs the new one only") {
     CHECK(quiet.said.size() == 2);
   }
   CHECK(memory_stats().current == held);
+}
+
+TEST_CASE(
+    "checkpoint: where the disk is full, old ones make room, but never the newest valid one") {
+  const TempDirectory directory;
+  const std::string path = directory.path().string();
+  Quiet quiet(path, 3);
+  CheckpointFolder& folder = quiet.folder;
+  for (const std::int64_t step : {10, 20, 30}) folder.save(example(step));
+  const std::size_t each = read_bytes(folder.path_of(30)).size();
+  const Checkpoint next = example(40);
+  {
+    const FullDisk disk(path, 3 * each);  // one must go, which would not be kept anyway
+    CHECK(folder.try_save(next));
+    CHECK(folder.steps() == Steps{20, 30, 40});
+  }
+  {
+    const FullDisk disk(path, 2 * each);  // two have no place beside the newest
+    folder.save(example(50));
+    CHECK(folder.steps() == Steps{40, 50});
+    CHECK(quiet.said_that("removed " + folder.path_of(30)));
+  }
+  {
+    const FullDisk disk(path, 2 * each - 1);
+    CHECK(!folder.try_save(example(60)));
+    CHECK(folder.steps() == Steps{50});
+    CHECK(folder.problem().find("No space left on device") != std::string::npos);
+    expect_error<DiskFull>([&] { folder.save(example(60)); }, "cannot write", folder.path_of(60));
+    CHECK(files_in(directory.path()) == 1);
+  }
+  // The newest file is not valid: the one before it stays.
+  folder.save(example(60));
+  write_bytes(folder.path_of(60), read_bytes(folder.path_of(60)).substr(0, each - 1));
+  write_bytes(folder.path_of(61) + ".4711-0.tmp", std::string(each, 'x'));
+  {
+    const FullDisk disk(path, 2 * each);
+    CHECK(folder.try_save(example(70)));
+    CHECK(folder.steps() == Steps{50, 70});
+  }
+  CHECK(folder.problem().empty());
+}
+
+TEST_CASE("checkpoint: a reason that room does not help against costs no older one") {
+  const TempDirectory directory;
+  Quiet quiet(directory.path().string(), 2);
+  for (const std::int64_t step : {10, 20}) quiet.folder.save(example(step));
+  const SmallDisk disk(100);  // EFBIG
+  CHECK(!quiet.folder.try_save(example(30)));
+  CHECK(quiet.folder.steps() == Steps{10, 20});
+}
+
+TEST_CASE("checkpoint: a model that is not finite is neither saved nor the newest") {
+  const double nan = std::nan("");
+  const TempDirectory directory;
+  Quiet quiet(directory.path().string());
+  CheckpointFolder& folder = quiet.folder;
+  folder.save(example(10));
+  for (const double bad : {nan, std::numeric_limits<double>::infinity()}) {
+    Checkpoint broken = example(20);
+    broken.model[1].second.select(0, 2).fill_(bad);
+    CHECK(!folder.try_save(broken));
+    CHECK(folder.problem().find("element 2 of 'layers.0.bias' (3,) is NaN or infinite") !=
+          std::string::npos);
+    expect_error([&] { folder.save(broken); }, "CheckpointFolder: the model of step 20", "finite");
+    save_checkpoint(folder.path_of(20), broken);  // by another program
+    CHECK(folder.newest()->step == 10);
+    CHECK(quiet.said_that("step-000020.safetensors: element 2 of 'layers.0.bias'"));
+    CheckpointFolder any(directory.path().string(), {.finite = false});
+    CHECK(any.newest()->step == 20);
+    any.save(broken);
+    fs::remove(folder.path_of(20));
+  }
+  Checkpoint part = example(30);
+  part.parts["best"] = {{"loss", scalar_tensor(std::numeric_limits<double>::infinity())}};
+  CHECK(folder.try_save(part));
+  CHECK(folder.problem().empty());
+}
+
+TEST_CASE("checkpoint: whether a folder can be written is known before") {
+  const TempDirectory directory;
+  write_bytes(directory.file("file"), "");
+  expect_error([&] { CheckpointFolder(directory.file("file/runs")).check_writable(); },
+               "CheckpointFolder: cannot make the folder");
+  const CheckpointFolder folder(directory.file("runs/first"));
+  folder.check_writable();
+  CHECK(files_in(directory.path() / "runs/first") == 0);
 }
 
 TEST_CASE("checkpoint: a folder that cannot be made or written") {
