@@ -1,5 +1,6 @@
 #include "quipu/nn/mlp.h"
 
+#include "quipu/nn/width.h"
 #include "quipu/ops/act.h"
 #include "quipu/ops/gelu.h"
 #include "quipu/ops/swiglu.h"
@@ -8,10 +9,11 @@ namespace quipu::nn {
 namespace {
 
 std::int64_t hidden_of(std::int64_t features, const MLPOptions& options) {
-  constexpr std::int64_t most = std::int64_t{1} << 40;
-  check(features > 0 && features < most && options.hidden < most, "MLP: features is ", features,
-        " and hidden is ", options.hidden, ", but a layer has at least one and less than 2^40");
-  if (options.hidden > 0) return options.hidden;
+  check_width("MLP: features", features);
+  if (options.hidden != 0) {
+    check_width("MLP: hidden", options.hidden);
+    return options.hidden;
+  }
   return options.kind == MLPKind::swiglu ? (8 * features + 2) / 3 : 4 * features;
 }
 

@@ -35,6 +35,7 @@ std::string rate_name(const std::string& unit) {
 
 void check_metric_names(const std::vector<std::pair<std::string, double>>& extra,
                         const std::string& unit) {
+  if (extra.empty()) return;
   std::vector<std::string> taken{"step",       "loss",    "lr",           "memory_bytes",
                                  "peak_bytes", "seconds", rate_name(unit)};
   for (const auto& entry : extra) {

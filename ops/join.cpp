@@ -46,7 +46,8 @@ Shape joined_shape(const std::vector<Tensor>& tensors, int axis) {
     for (int d = 0; fits && d < shape.size(); ++d) fits = d == axis || other[d] == shape[d];
     check(fits, "tensor ", i, " has shape ", other, ", but tensor 0 has shape ", tensors[0].shape(),
           " (they must agree in all dimensions but ", axis, ")");
-    shape[axis] += other[axis];
+    check(!__builtin_add_overflow(shape[axis], other[axis], &shape[axis]),
+          "the sizes in dimension ", axis, " add up to more than 2^63");
   }
   return shape;
 }

@@ -138,8 +138,13 @@ TEST_CASE("extreme arguments: sizes and steps that would overflow") {
   expect_error([&] { top_k(x, most); }, "top_k", "k is");
   expect_error([&] { group_norm(zeros({2, 4}), most); }, "group_norm", "groups");
   const std::vector<Tensor> many(40, zeros({std::int64_t{1} << 59, 0}));
-  expect_error([&] { cat(many, 0); }, "cat", "addressed");
-  expect_error([&] { nn::MLP m(most); }, "MLP", "features");
+  expect_error([&] { cat(many, 0); }, "cat", "add up to");
+  const nn::Place meta{.device = "meta:cpu"};
+  expect_error([&] { nn::MLP(most, {}, meta); }, "MLP", "features");
+  expect_error([&] { nn::MLP(4, {.hidden = most}, meta); }, "MLP", "hidden");
+  expect_error([&] { nn::GatedLinearAttention(most, {.grid = {2}}, meta); }, "Gated", "features");
+  expect_error([&] { nn::TensorProductAttention(4, {.head_dim = most - 1}, meta); }, "head_dim");
+  expect_error([&] { nn::TensorProductAttention(4, {.heads = 2, .rank = most}, meta); }, "rank");
   for (const std::int64_t step : {most, least, std::int64_t{-1}, std::int64_t{0}}) {
     CHECK(std::isfinite(nn::cosine(1, 0, most)(step)));
     CHECK(std::isfinite(nn::warm_up(5, nn::linear(1, 0, most))(step)));
