@@ -152,7 +152,7 @@ class Workers {
     try {
       for (; count_ < wanted && reserve.is_there(); ++count_) {
         Seat& mine = seats_[static_cast<std::size_t>(count_)];
-        mine.thread = std::thread([&mine] { work(mine.job); });
+        mine.thread = std::thread([&mine] { work(mine); });
       }
     } catch (const std::exception&) {  // no more threads, or no memory for their stacks
     }
@@ -179,6 +179,7 @@ class Workers {
  private:
   struct alignas(64) Seat {
     std::atomic<Job*> job{nullptr};  // null: asleep
+    std::atomic<int> calls{0};       // to wake up; an int, which the system can wait for by itself
     std::thread thread;
   };
   inline static Job* const open = reinterpret_cast<Job*>(alignof(Job));  // awake, and no job yet
@@ -193,21 +194,31 @@ class Workers {
       if (found == job) return false;
     } while (!seat(i).compare_exchange_weak(found, job, std::memory_order_acq_rel));
     if (found == nullptr) {
-      seat(i).notify_one();
+      std::atomic<int>& calls = seats_[static_cast<std::size_t>(i)].calls;
+      calls.fetch_add(1, std::memory_order_release);
+      calls.notify_one();
     } else if (found != open) {
       found->release();
     }
     return true;
   }
 
-  static void work(std::atomic<Job*>& mine) {
+  static void work(Seat& mine) {
     for (;;) {
-      mine.wait(nullptr, std::memory_order_acquire);
-      Job* job = mine.exchange(open, std::memory_order_acq_rel);
-      for (; job != nullptr; job = next(mine)) {
+      sleep(mine);
+      Job* job = mine.job.exchange(open, std::memory_order_acq_rel);
+      for (; job != nullptr; job = next(mine.job)) {
         if (job == stop) return;
         job->work_for_caller();
       }
+    }
+  }
+
+  static void sleep(Seat& mine) {
+    for (;;) {
+      const int heard = mine.calls.load(std::memory_order_acquire);  // before the look at the seat
+      if (mine.job.load(std::memory_order_acquire) != nullptr) return;
+      mine.calls.wait(heard, std::memory_order_acquire);
     }
   }
 
