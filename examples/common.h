@@ -4,6 +4,8 @@
 #include <quipu/quipu.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
 #include <memory>
 
 inline const CLI::Range positive(1, 1'000'000'000, "positive");
@@ -57,8 +59,8 @@ int run_program(CLI::App& app, int argc, char** argv, const CommonOptions& o,
     quipu::manual_seed(o.seed);
     program();
     return quipu::nn::stop_requested() ? 128 + quipu::nn::stop_signal() : 0;
-  } catch (const quipu::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
+  } catch (const std::exception& error) {  // fmt's, too, when the terminal is gone
+    std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
 }

@@ -3,8 +3,9 @@
 
 namespace quipu::nn {
 
-/// While one lives, the first of SIGINT (Ctrl-C), SIGTERM and SIGHUP only sets a flag; the second
-/// ends the program at once. A SIGHUP that was ignored before, as nohup does, stays ignored.
+/// While one lives, SIGINT (Ctrl-C), SIGTERM and SIGHUP only set a flag. A second SIGINT or SIGTERM
+/// ends the program at once; not so a second SIGHUP, for a terminal that closes sends several. A
+/// SIGHUP that was ignored before, as nohup does, stays ignored.
 class StopOnInterrupt {
  public:
   StopOnInterrupt();
@@ -13,7 +14,7 @@ class StopOnInterrupt {
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
 };
 
-/// The signal that came under a StopOnInterrupt (Progress has one), until the first one made after
+/// The first signal that came under a StopOnInterrupt (Progress has one), until the first one made after
 /// that; 0: none. A program that stops for it ends with status 128 + the signal.
 int stop_signal();
 inline bool stop_requested() {
