@@ -14,8 +14,8 @@ class StopOnInterrupt {
   StopOnInterrupt& operator=(const StopOnInterrupt&) = delete;
 };
 
-/// The first signal that came under a StopOnInterrupt (Progress has one), until the first one made after
-/// that; 0: none. A program that stops for it ends with status 128 + the signal.
+/// The first signal that came under a StopOnInterrupt (Progress has one), until the first one made
+/// after that; 0: none. A program that stops for it ends with status 128 + the signal.
 int stop_signal();
 inline bool stop_requested() {
   return stop_signal() != 0;
