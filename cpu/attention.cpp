@@ -15,10 +15,10 @@ namespace {
 template <class T>
 class Forward {
  public:
-  Forward(const AttentionInputs& in, const View& o, const View& lse)
+  Forward(const AttentionInputs& in, const View& o, const LogSums& sums)
       : in_(in),
         o_(o),
-        lse_(lse),
+        sums_(sums),
         s_(in),
         e_(in.v.size(3)),
         d_width_(padded<T>(s_.d)),
@@ -125,21 +125,23 @@ class Forward {
       for (std::int64_t j = 0; j < e_width_; ++j) o[j] /= sum;
     }
     store_run(at(o_, head.query(o_, s_, first + row)), o_.dtype, o_.stride(3), o, e_);
-    if (!lse_.defined) return;
-    lse_.as<T>()[head.statistic(s_, first + row)] =
-        attends ? x.largest[row] + std::log(x.sum[row]) : nothing;
+    if (!sums_.lse.defined) return;
+    const std::int64_t to = head.statistic(s_, first + row);
+    const LogSum<T> whole = log_sum_of(attends ? x.largest[row] : nothing, std::log(x.sum[row]));
+    sums_.lse.as<T>()[to] = whole.lse;
+    sums_.rest.as<T>()[to] = whole.rest;
   }
 
   const AttentionInputs& in_;
   const View& o_;
-  const View& lse_;
+  const LogSums& sums_;
   AttentionShape s_;
   std::int64_t e_, d_width_, e_width_;
   std::int64_t block_ = 0, unit_ = 0;  // keys at a time, rows of a unit
 };
 
-void forward(const AttentionInputs& in, View o, View lse) {
-  in.q.dtype == f64 ? Forward<double>(in, o, lse).run() : Forward<float>(in, o, lse).run();
+void forward(const AttentionInputs& in, View o, const LogSums& sums) {
+  in.q.dtype == f64 ? Forward<double>(in, o, sums).run() : Forward<float>(in, o, sums).run();
 }
 
 }  // namespace

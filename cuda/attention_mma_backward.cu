@@ -31,15 +31,15 @@ struct Results {
 };
 
 /// What belongs to queries.
-struct Statistics {
-  float lse, mean;
+struct alignas(16) Statistics {
+  float lse, rest, mean;
   int limit;
 };
 __device__ __forceinline__ Statistics statistics_of(const Attention<float>& a,
                                                     const AttentionPlace& place, int row) {
-  if (row >= a.rows) return {0, 0, 0};
+  if (row >= a.rows) return {0, 0, 0, 0};
   const std::int64_t at = place.statistic(a, row);
-  return {a.lse[at], a.mean[at], a.limit(row)};
+  return {a.lse[at], a.rest_of(at), a.mean[at], a.limit(row)};
 }
 
 /// The 16 rows of a warp, through its own part of shared memory, into a gradient (=|+=).
@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(threads)
           const Statistics x = of_queries ? of_rows[i / 2] : of_columns[column];
           const int key = of_queries ? from + column : first + warp * 16 + group + i / 2 * 8;
           const bool attends = key < x.limit;
-          const float weight = attends ? std::exp(s[j][i] * a.scale - x.lse) : 0.0f;
+          const float weight =
+              attends ? std::exp((scaled_score(s[j][i], a.scale) - x.lse) - x.rest) : 0.0f;
           s[j][i] = weight;
           d_s[j][i] = attends ? weight * (d_s[j][i] - x.mean) : 0.0f;
         }

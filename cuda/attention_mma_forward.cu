@@ -46,7 +46,7 @@ __device__ __forceinline__ void weigh(float (&s)[side / 8][4], float (&result)[w
       for (int i = 0; i < 2; ++i) {
         float& score = s[j][2 * half + i];
         const bool attends = from + j * 8 + 2 * member + i < limits[half];
-        score = attends ? score * scale : -std::numeric_limits<float>::infinity();
+        score = attends ? scaled_score(score, scale) : -std::numeric_limits<float>::infinity();
         most = score > most ? score : most;  // NaN is passed over: it shows in the sum
       }
     }
@@ -165,8 +165,9 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
     const int row = first + warp * 16 + group + half * 8;
     const float sum = fold_row(online.sum[half], [](float x, float y) { return x + y; });
     if (row < a.rows && a.lse != nullptr && member == 0) {
-      a.lse[place.statistic(a, row)] = limits[half] > 0 ? online.largest[half] + std::log(sum)
-                                                        : -std::numeric_limits<float>::infinity();
+      a.put_sum(place.statistic(a, row),
+                limits[half] > 0 ? online.largest[half] : -std::numeric_limits<float>::infinity(),
+                sum);
     }
 #pragma unroll
     for (int j = 0; j < width / 8; ++j) {

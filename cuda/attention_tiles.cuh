@@ -201,6 +201,7 @@ class TileBlock {
     limits_[i] = inside ? a_.limit(row) : 0;
     if constexpr (pass != AttentionPass::forward) {
       lse_[i] = inside ? a_.lse[place_.statistic(a_, row)] : T(0);
+      rest_[i] = inside ? a_.rest_of(place_.statistic(a_, row)) : T(0);
     }
     if constexpr (through_scores) mean_[i] = inside ? a_.mean[place_.statistic(a_, row)] : T(0);
   }
@@ -275,9 +276,10 @@ class TileBlock {
         const int row = of_queries ? i : j;
         const bool attends = key < limits_[row];
         if constexpr (pass == AttentionPass::forward) {
-          s[i][j] = !is_there ? T(0) : attends ? s[i][j] * a_.scale : nothing;
+          s[i][j] = !is_there ? T(0) : attends ? scaled_score(s[i][j], a_.scale) : nothing;
         } else {
-          s[i][j] = attends ? std::exp(s[i][j] * a_.scale - lse_[row]) : T(0);
+          s[i][j] =
+              attends ? std::exp((scaled_score(s[i][j], a_.scale) - lse_[row]) - rest_[row]) : T(0);
         }
         if constexpr (through_scores) {
           s[i][j] = attends ? s[i][j] * (d_s[i][j] - mean_[row]) : T(0);
@@ -304,8 +306,7 @@ class TileBlock {
       if constexpr (pass == AttentionPass::forward) {
         sum = fold_row(online_.sum[i], [](T x, T y) { return x + y; });
         if (row < own_end() && a_.lse != nullptr && chunk_ == 0 && corner_.x == 0) {
-          a_.lse[place_.statistic(a_, row)] =
-              limits_[i] > 0 ? online_.largest[i] + std::log(sum) : nothing;
+          a_.put_sum(place_.statistic(a_, row), limits_[i] > 0 ? online_.largest[i] : nothing, sum);
         }
       }
 #pragma unroll
@@ -338,7 +339,7 @@ class TileBlock {
   T result_[strip][S::lanes * vectors] = {};
   Online<T> online_;
   int limits_[strip];
-  T lse_[strip], mean_[strip];
+  T lse_[strip], rest_[strip], mean_[strip];
 };
 
 template <class T, int vectors, AttentionPass pass>

@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(block_threads) gradient_rows(Gradient<T> g) {
   if (!counts && g.add) return;
   const T up = load_element<T>(g.d_o, g.d_o_type, at[from_d_o]);
   const T factor = up * (g.scale != nullptr ? *g.scale : T(1));
-  const T log_sum = counts ? g.rows.lse[g.rows.first + self.line] : T(0);
+  const T* const own = g.rows.lse + g.rows.first + self.line;
+  const T log_sum = counts ? *own : T(0), rest = counts ? own[g.rows.rests] : T(0);
   const T smoothing = static_cast<T>(targets.smoothing);
   const T spread = smoothing / static_cast<T>(targets.classes);
   for (std::int64_t k = self.thread * Chunk::count; k < targets.classes; k += team * Chunk::count) {
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(block_threads) gradient_rows(Gradient<T> g) {
     if (counts) {
       Chunk::load(g.rows.logits, g.rows.dtype, at[from_logits] + k * g.rows.step, z);
       for (int j = 0; j < Chunk::count; ++j) {
-        const T difference = std::exp(z[j] - log_sum) - spread;
+        const T difference = std::exp((z[j] - log_sum) - rest) - spread;
         z[j] = factor * (k + j == target ? difference - (T(1) - smoothing) : difference);
       }
     }

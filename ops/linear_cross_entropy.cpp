@@ -72,6 +72,13 @@ class Parts {
   View part(const Tensor& values, std::int64_t first, std::int64_t n) const {
     return rows_of(seen_as(values, {rows_}), first, n);
   }
+  /// Two numbers a row.
+  View log_sums(const Tensor& values, std::int64_t first, std::int64_t n) const {
+    View v = values;
+    v.data = static_cast<char*>(v.data) + first * static_cast<std::int64_t>(size_of(v.dtype));
+    v.shape[1] = n;
+    return v;
+  }
   const Tensor& weight() const { return weight_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t step() const { return step_; }
@@ -137,7 +144,7 @@ void run_backward(const Parts& parts, const Tensor& lse, const Tensor& scale, co
     const bool each_row = options.reduction == LossReduction::none;
     const View d_logits = rounds ? rows_of(rounded, 0, n) : logits;
     const View written = first_exact ? logits : d_logits;
-    cross_entropy_gradient(logits, parts.targets(first, n), parts.part(lse, first, n),
+    cross_entropy_gradient(logits, parts.targets(first, n), parts.log_sums(lse, first, n),
                            view_of(scale), each_row ? parts.part(up, first, n) : up.view(),
                            Grad::write_to(written), kernel_options(options));
     if (d.wants_bias()) d.add_bias(first, written);
@@ -168,14 +175,15 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
       recording() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
   const DType wide = compute_type(x.dtype());
   const Tensor scale = loss_scale(targets, weight.size(0), wide, options);
-  const Tensor lse = keeps ? empty(targets.shape(), wide, x.device(), Category::saved) : Tensor();
+  const Tensor lse =
+      keeps ? empty(log_sums_of(targets), wide, x.device(), Category::saved) : Tensor();
   const Tensor losses = room_for_losses(targets, wide, options);
   {
     const Parts parts(x, weight, targets, bias);
     parts.each([&](std::int64_t first, std::int64_t n, const View& logits) {
       cross_entropy_rows(logits, parts.targets(first, n),
-                         keeps ? parts.part(lse, first, n) : View(), parts.part(losses, first, n),
-                         kernel_options(options));
+                         keeps ? parts.log_sums(lse, first, n) : View(),
+                         parts.part(losses, first, n), kernel_options(options));
     });
   }
   return tie(reduced_losses(losses, scale, options), {x, weight, bias},
@@ -205,10 +213,10 @@ void linear_cross_entropy_backward(const Tensor& x, const Tensor& weight, const 
   check_grad("d_weight", d_weight, weight.shape());
   check_grad("d_bias", d_bias, {weight.size(0)});
   const Tensor scale = loss_scale(targets, weight.size(0), x.dtype(), options);
-  const Tensor lse = workspace(targets.shape(), compute_type(x.dtype()), x.device());
+  const Tensor lse = workspace(log_sums_of(targets), compute_type(x.dtype()), x.device());
   const Parts parts(x, weight, targets, bias);
   parts.each([&](std::int64_t first, std::int64_t n, const View& logits) {
-    cross_entropy_rows(logits, parts.targets(first, n), parts.part(lse, first, n), {},
+    cross_entropy_rows(logits, parts.targets(first, n), parts.log_sums(lse, first, n), {},
                        kernel_options(options));
   });
   run_backward(parts, lse, scale, d_o, {parts, d_x, d_weight, d_bias}, options);
