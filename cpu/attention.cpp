@@ -94,10 +94,23 @@ class Forward {
     for (std::int64_t i = 0; i < rows; ++i) {
       weigh(x, first + i, x.scores + i * block_, at.keys(i), at.keys_of_group(i));
     }
+    if (at.is_partial() && !are_finite(x.v, at.most() * e_width_)) {
+      return add_one_by_one(x, at, first, rows);
+    }
     multiply_tiles(rows, e_, x.scores, x.v, {block_, 1, e_width_}, x.o + first * e_width_, e_width_,
                    true, [&](std::int64_t i) {
                      return Extent{e_, at.keys_of_group(i)};
                    });
+  }
+
+  /// The weighted values, for each row those that it attends to and no other.
+  void add_one_by_one(Tiles& x, const Attending& at, std::int64_t first, std::int64_t rows) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      multiply_tiles(1, e_, x.scores + i * block_, x.v, {block_, 1, e_width_},
+                     x.o + (first + i) * e_width_, e_width_, true, [&](std::int64_t) {
+                       return Extent{at.keys(i) > 0 ? e_ : 0, at.keys(i)};
+                     });
+    }
   }
 
   /// A row of scores becomes weights; those beyond its keys are 0.

@@ -132,7 +132,7 @@ class Backward {
       if (at.most() == 0 && !(is_first && d_q.wanted())) continue;
       load(rows, head, row, count);
       find_scores(keys, rows, scores, at, count);
-      add_to_keys(keys, rows, scores, at.most(), count);
+      add_to_keys(keys, rows, scores, at, count);
       if (d_q.wanted()) give_queries(keys, rows, scores, at, count, d_q, head, row);
     }
     for (std::int64_t i = 0; i < keys.count; ++i) {
@@ -199,18 +199,21 @@ class Backward {
     }
   }
 
-  void add_to_keys(const Keys& sums, const Rows& rows, const Scores& x, std::int64_t keys,
+  void add_to_keys(const Keys& sums, const Rows& rows, const Scores& x, const Attending& at,
                    std::int64_t count) const {
-    if (d_.v.wanted()) {
-      multiply_tiles(keys, e_, x.weights, rows.d_o, {1, block_, e_width_}, sums.d_v, e_width_, true,
-                     [&](std::int64_t) {
-                       return Extent{e_, count};
-                     });
-    }
-    if (d_.k.wanted()) {
-      multiply_tiles(keys, s_.d, x.d_scores, rows.q, {1, block_, d_width_}, sums.d_k, d_width_,
-                     true, [&](std::int64_t) {
-                       return Extent{s_.d, count};
+    if (d_.v.wanted()) add_weighted(sums.d_v, x.weights, rows.d_o, e_, e_width_, at, count);
+    if (d_.k.wanted()) add_weighted(sums.d_k, x.d_scores, rows.q, s_.d, d_width_, at, count);
+  }
+
+  /// sums += weights^T of_rows; row by row where 0 times what a row has is not 0.
+  void add_weighted(T* sums, const T* weights, const T* of_rows, std::int64_t columns,
+                    std::int64_t width, const Attending& at, std::int64_t count) const {
+    const bool apart = at.is_partial() && !are_finite(of_rows, count * width);
+    const std::int64_t step = apart ? 1 : count;
+    for (std::int64_t i = 0; i < count; i += step) {
+      multiply_tiles(apart ? at.keys(i) : at.most(), columns, weights + i * block_,
+                     of_rows + i * width, {1, block_, width}, sums, width, true, [&](std::int64_t) {
+                       return Extent{columns, step};
                      });
     }
   }
@@ -218,10 +221,14 @@ class Backward {
   void give_queries(const Keys& keys, const Rows& rows, const Scores& x, const Attending& at,
                     std::int64_t count, const Grad& g, const AttentionHead& head,
                     std::int64_t first) const {
-    multiply_tiles(count, s_.d, x.d_scores, keys.k, {block_, 1, d_width_}, rows.d_q, d_width_,
-                   false, [&](std::int64_t i) {
-                     return Extent{s_.d, at.keys_of_group(i)};
-                   });
+    const bool apart = at.is_partial() && !are_finite(keys.k, at.most() * d_width_);
+    const std::int64_t step = apart ? 1 : count;
+    for (std::int64_t first_row = 0; first_row < count; first_row += step) {
+      multiply_tiles(step, s_.d, x.d_scores + first_row * block_, keys.k, {block_, 1, d_width_},
+                     rows.d_q + first_row * d_width_, d_width_, false, [&](std::int64_t i) {
+                       return Extent{s_.d, apart ? at.keys(first_row) : at.keys_of_group(i)};
+                     });
+    }
     for (std::int64_t i = 0; i < count; ++i) {
       T* const row = rows.d_q + i * d_width_;
       for (std::int64_t j = 0; j < d_width_; ++j) row[j] *= scale_;

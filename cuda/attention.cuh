@@ -84,7 +84,20 @@ struct Attention {
                ? m
                : limit(static_cast<int>(last));
   }
+  /// Not more than any of these rows attends to.
+  __device__ __forceinline__ int least_keys(int first, int end) const {
+    if (!causal) return m;
+    const unsigned last = static_cast<unsigned>(min(end, rows) - 1);
+    return tokens.quotient(static_cast<unsigned>(first)) != tokens.quotient(last) ? 0
+                                                                                  : limit(first);
+  }
 };
+
+/// Infinity or NaN, whose product with a weight of 0 is NaN.
+template <class T>
+__device__ __forceinline__ bool is_no_number(T x) {
+  return !(x - x == T(0));
+}
 
 /// A batch entry and key head, and where its rows lie.
 struct AttentionPlace {

@@ -111,12 +111,13 @@ __device__ __forceinline__ void with_access(const AttentionView& x, F f) {
   }
 }
 
-/// Up to `width` columns of 64 rows.
+/// Up to `width` columns of 64 rows. Says whether this thread met infinity or NaN.
 template <bool of_queries, int width, class T>
-__device__ __forceinline__ void load_tile(T* tile, int pitch, const Attention<T>& a,
+__device__ __forceinline__ bool load_tile(T* tile, int pitch, const Attention<T>& a,
                                           const AttentionPlace& place, const AttentionView& x,
                                           const Window& w) {
   constexpr int lanes = Vector<T>::count, pieces = width / lanes;
+  T differences(0);
   with_access<T>(x, [&](auto access) {
 #pragma unroll 2
     for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
@@ -128,8 +129,11 @@ __device__ __forceinline__ void load_tile(T* tile, int pitch, const Attention<T>
         v = access.load(x, place.start<of_queries>(a, x, row) + (w.column + column) * x.step, left);
       }
       put_vector(tile, i / pieces * pitch + column, v);
+#pragma unroll
+      for (int j = 0; j < lanes; ++j) differences += v.values[j] - v.values[j];
     }
   });
+  return is_no_number(differences);
 }
 
 /// A tile of `width` columns into the output, (=|+=).

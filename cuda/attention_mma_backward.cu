@@ -42,6 +42,13 @@ __device__ __forceinline__ Statistics statistics_of(const Attention<float>& a,
   return {a.lse[at], a.rest_of(at), a.mean[at], a.limit(row)};
 }
 
+/// Whether someone in a tile of 64 rows does not attend to what another one does.
+__device__ __forceinline__ bool is_partial(const Attention<float>& a, int first, int from,
+                                           bool of_queries) {
+  const int queries = of_queries ? first : from, keys = of_queries ? from : first;
+  return a.least_keys(queries, queries + side) < min(keys + side, a.m);
+}
+
 /// The 16 rows of a warp, through its own part of shared memory, into a gradient (=|+=).
 template <bool of_queries, int width>
 __device__ __forceinline__ void leave(float (&sums)[width / 8][4], float scale, float* room,
@@ -186,6 +193,7 @@ __global__ void __launch_bounds__(threads)
     }
     __syncthreads();
     const Space other = part(2 + 2 * stage), other_second = part(3 + 2 * stage);
+    const bool partial = is_partial(a, first, from, of_queries);
 #pragma unroll 1
     for (int begin = 0; begin < min(side, other_end - from); begin += span) {
       float s[span / 8][4] = {}, d_s[span / 8][4] = {};
@@ -203,6 +211,22 @@ __global__ void __launch_bounds__(threads)
               attends ? std::exp((scaled_score(s[j][i], a.scale) - x.lse) - x.rest) : 0.0f;
           s[j][i] = weight;
           d_s[j][i] = attends ? weight * (d_s[j][i] - x.mean) : 0.0f;
+        }
+      }
+      if (partial) {
+        const int row = from + begin, end = min(row + span, other_end);
+        const auto attends = [&](int half, int query_or_key) {
+          if constexpr (of_queries) return query_or_key < of_rows[half].limit;
+          return first + warp * 16 + group + half * 8 < a.limit(query_or_key);
+        };
+        if (other.clean(begin, span, a.d)) {
+          add_cleaned<!of_queries, E, width>(sums, a, place, of_queries ? a.k : a.q, row, end, a.d,
+                                             attends);
+        }
+        if constexpr (!of_queries) {
+          if (other_second.clean(begin, span, a.e)) {
+            add_cleaned<true, E, width>(second_sums, a, place, a.d_o, row, end, a.e, attends);
+          }
         }
       }
       if (results.first.data != nullptr) add_products<width>(sums, d_s, other, begin, a.d);

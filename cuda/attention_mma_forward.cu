@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
   const AttentionPlace place{head / a.key_heads, head % a.key_heads};
   // With a causal mask the last queries have most to do, and begin first.
   const int first = (tiles - 1 - tile) * side;
-  const int end = a.most_keys(first, first + side);
+  const int end = a.most_keys(first, first + side), least = a.least_keys(first, first + side);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int group = lane / 4, member = lane % 4;
 
@@ -138,6 +138,10 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
       }
     }
     weigh<width>(s, result, online, limits, from, a.scale);
+    if (from + side > least && values(stage).clean(0, side, a.e)) {
+      add_cleaned<false, E, width>(result, a, place, a.v, from, min(from + side, end), a.e,
+                                   [&](int half, int key) { return key < limits[half]; });
+    }
 #pragma unroll
     for (int j = 0; j < side / 16; ++j) {
       Halves weights;

@@ -100,6 +100,31 @@ __device__ __forceinline__ void add_values(T (&result)[strip][Sizes<T, vectors>:
   }
 }
 
+/// The same where values hold infinity or NaN, for what attends alone: attends(i, k) says whether
+/// that is so for row i of this thread and row k of the values.
+template <class T, int vectors, class Attends>
+__device__ __forceinline__ void add_attended(T (&result)[strip][Sizes<T, vectors>::lanes * vectors],
+                                             const T* weights, const T* values, int count,
+                                             int columns, Attends attends) {
+  using S = Sizes<T, vectors>;
+  const Corner at;
+  if (at.x * S::lanes >= columns) return;
+#pragma unroll 1
+  for (int k = 0; k < count; ++k) {
+#pragma unroll
+    for (int i = 0; i < strip; ++i) {
+      if (!attends(i, k)) continue;
+      const T weight = weights[(at.y + i * team) * S::weight_pitch + k];
+#pragma unroll
+      for (int j = 0; j < S::lanes * vectors; ++j) {
+        result[i][j] +=
+            weight *
+            values[k * S::columns + (j / S::lanes * team + at.x) * S::lanes + j % S::lanes];
+      }
+    }
+  }
+}
+
 /// Folds over the threads that share rows.
 template <class T, class Combine>
 __device__ __forceinline__ T fold_row(T value, Combine combine) {
@@ -209,19 +234,20 @@ class TileBlock {
   /// Takes rows of the other side into the result.
   __device__ __forceinline__ void meet(int from, int count) {
     Scores<T> s = {}, d_s = {};
+    bool spoiled;  // values that are no numbers, as far as this thread knows
     if constexpr (pass == AttentionPass::forward) {
-      load_values(a_.v, from, count);
+      spoiled = load_values(a_.v, from, count);
       add_product(s, own(), a_.q, a_.k, a_.d, from, count);
     } else if constexpr (pass == AttentionPass::d_q) {
-      load_values(a_.k, from, count);
+      spoiled = load_values(a_.k, from, count);
       add_product(d_s, own_second(), a_.d_o, a_.v, a_.e, from, count);
       add_product(s, own(), a_.q, a_.k, a_.d, from, count);
     } else if constexpr (pass == AttentionPass::d_k) {
-      load_values(a_.q, from, count);
+      spoiled = load_values(a_.q, from, count);
       add_product(d_s, own_second(), a_.v, a_.d_o, a_.e, from, count);
       add_product(s, own(), a_.k, a_.q, a_.d, from, count);
     } else {
-      load_values(a_.d_o, from, count);
+      spoiled = load_values(a_.d_o, from, count);
       add_product(s, own(), a_.k, a_.q, a_.d, from, count);
     }
     is_first_ = false;
@@ -231,19 +257,27 @@ class TileBlock {
         look_up(i, (of_queries ? first_ + corner_.y : from + corner_.x) + i * team);
       }
     }
-    __syncthreads();  // weights take the place of the other side, and values are there
+    // Weights take the place of the other side, and values are there.
+    spoiled = __syncthreads_or(spoiled && a_.causal) != 0;
     weigh(s, d_s, from);
     __syncwarp();
-    add_values<T, vectors>(result_, other(), values(), count, columns());
+    if (spoiled) {
+      add_attended<T, vectors>(result_, other(), values(), count, columns(), [&](int i, int k) {
+        if constexpr (of_queries) return from + k < limits_[i];
+        return first_ + corner_.y + i * team < a_.limit(from + k);
+      });
+    } else {
+      add_values<T, vectors>(result_, other(), values(), count, columns());
+    }
   }
 
   /// Columns of the values that anyone needs.
   __device__ __forceinline__ int columns() const {
     return vectors == 1 ? features() - chunk_ * S::columns : S::columns;
   }
-  __device__ __forceinline__ void load_values(const AttentionView& source, int from, int count) {
+  __device__ __forceinline__ bool load_values(const AttentionView& source, int from, int count) {
     __syncthreads();
-    load_tile<!of_queries, S::columns>(
+    return load_tile<!of_queries, S::columns>(
         values(), S::columns, a_, place_, source,
         {from, from + count, chunk_ * S::columns, features(), columns()});
   }
