@@ -10,7 +10,8 @@
 
 namespace quipu::on_cuda {
 
-/// A score: the same bits in forward and backward, so its product is never fused into a difference.
+/// A score in backward: rounded as in forward, where it meets a mask first and no difference, with
+/// which the product must not be fused.
 __device__ __forceinline__ float scaled_score(float product, float scale) {
   return __fmul_rn(product, scale);
 }

@@ -102,32 +102,21 @@ struct Tile {
   E* data;
 };
 
-/// Adds what clean() took away, rows [first, end), to the sums of the rows that attend to it:
-/// attends(half, row) says whether this thread's rows do. A weight is not negative, so that the
-/// number itself does for the product with it; gradients of such scores are no numbers anyway.
-template <bool of_queries, class E, int width, class Attends>
-__device__ __forceinline__ void add_cleaned(float (&sums)[width / 8][4], const Attention<float>& a,
-                                            const AttentionPlace& place, const AttentionView& x,
-                                            int first, int end, int features, Attends attends) {
-  const int member = static_cast<int>(threadIdx.x) % 4;
+/// What clean() took away from column `column` of the rows [first, end) that attend, added up. A
+/// weight is not negative, so that the number itself does for the product with it.
+template <bool of_queries, class E, class Attends>
+__device__ __forceinline__ float cleaned_sum(const Attention<float>& a, const AttentionPlace& place,
+                                             const AttentionView& x, int first, int end, int column,
+                                             Attends attends) {
+  float sum = 0.0f;
 #pragma unroll 1
   for (int row = first; row < end; ++row) {
-    const E* const from = static_cast<const E*>(x.data) + place.start<of_queries>(a, x, row);
-    const bool wanted[2] = {attends(0, row), attends(1, row)};
-    if (!wanted[0] && !wanted[1]) continue;
-#pragma unroll
-    for (int j = 0; j < width / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = j * 8 + 2 * member + i;
-        if (column >= features) continue;
-        const float value = converted<float>(from[column]);
-        if (!is_no_number(value)) continue;
-        if (wanted[0]) sums[j][i] += value;
-        if (wanted[1]) sums[j][2 + i] += value;
-      }
-    }
+    if (!attends(row)) continue;
+    const float value = converted<float>(
+        static_cast<const E*>(x.data)[place.start<of_queries>(a, x, row) + column]);
+    if (is_no_number(value)) sum += value;
   }
+  return sum;
 }
 
 }  // namespace quipu::on_cuda::attention_mma

@@ -46,7 +46,7 @@ __device__ __forceinline__ void weigh(float (&s)[side / 8][4], float (&result)[w
       for (int i = 0; i < 2; ++i) {
         float& score = s[j][2 * half + i];
         const bool attends = from + j * 8 + 2 * member + i < limits[half];
-        score = attends ? scaled_score(score, scale) : -std::numeric_limits<float>::infinity();
+        score = attends ? score * scale : -std::numeric_limits<float>::infinity();
         most = score > most ? score : most;  // NaN is passed over: it shows in the sum
       }
     }
@@ -117,6 +117,7 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
     limits[half] = row < a.rows ? a.limit(row) : 0;
   }
   int stage = 0;
+  bool cleaned = false;
   for (int from = 0; from < end; from += side) {
     if (from + side < end) {
       fetch(from + side, stage ^ 1);
@@ -125,6 +126,7 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
       ptx::copy_wait<0>();
     }
     __syncthreads();
+    if (from + side > least) cleaned |= values(stage).clean(0, side, a.e);
     float s[side / 8][4] = {};
 #pragma unroll
     for (int c = 0; c < width / 16; ++c) {
@@ -138,10 +140,6 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
       }
     }
     weigh<width>(s, result, online, limits, from, a.scale);
-    if (from + side > least && values(stage).clean(0, side, a.e)) {
-      add_cleaned<false, E, width>(result, a, place, a.v, from, min(from + side, end), a.e,
-                                   [&](int half, int key) { return key < limits[half]; });
-    }
 #pragma unroll
     for (int j = 0; j < side / 16; ++j) {
       Halves weights;
@@ -181,6 +179,14 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
           pair_of<E>(attends ? result[j][2 * half] / sum : 0.0f,
                      attends ? result[j][2 * half + 1] / sum : 0.0f);
     }
+  }
+  __syncwarp();
+  for (int i = lane; cleaned && i < 16 * a.e; i += 32) {
+    const int row = warp * 16 + i / a.e, column = i % a.e;
+    const int limit = first + row < a.rows ? a.limit(first + row) : 0;
+    const float more =
+        cleaned_sum<false, E>(a, place, a.v, 0, limit, column, [](int) { return true; });
+    if (is_no_number(more)) *out.at(row, column) = converted<E>(more);
   }
   __syncwarp();
   constexpr int pieces = width / 8;

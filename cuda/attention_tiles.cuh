@@ -310,7 +310,7 @@ class TileBlock {
         const int row = of_queries ? i : j;
         const bool attends = key < limits_[row];
         if constexpr (pass == AttentionPass::forward) {
-          s[i][j] = !is_there ? T(0) : attends ? scaled_score(s[i][j], a_.scale) : nothing;
+          s[i][j] = !is_there ? T(0) : attends ? s[i][j] * a_.scale : nothing;
         } else {
           s[i][j] =
               attends ? std::exp((scaled_score(s[i][j], a_.scale) - lse_[row]) - rest_[row]) : T(0);
