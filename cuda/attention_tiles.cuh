@@ -100,31 +100,6 @@ __device__ __forceinline__ void add_values(T (&result)[strip][Sizes<T, vectors>:
   }
 }
 
-/// The same where values hold infinity or NaN, for what attends alone: attends(i, k) says whether
-/// that is so for row i of this thread and row k of the values.
-template <class T, int vectors, class Attends>
-__device__ __forceinline__ void add_attended(T (&result)[strip][Sizes<T, vectors>::lanes * vectors],
-                                             const T* weights, const T* values, int count,
-                                             int columns, Attends attends) {
-  using S = Sizes<T, vectors>;
-  const Corner at;
-  if (at.x * S::lanes >= columns) return;
-#pragma unroll 1
-  for (int k = 0; k < count; ++k) {
-#pragma unroll
-    for (int i = 0; i < strip; ++i) {
-      if (!attends(i, k)) continue;
-      const T weight = weights[(at.y + i * team) * S::weight_pitch + k];
-#pragma unroll
-      for (int j = 0; j < S::lanes * vectors; ++j) {
-        result[i][j] +=
-            weight *
-            values[k * S::columns + (j / S::lanes * team + at.x) * S::lanes + j % S::lanes];
-      }
-    }
-  }
-}
-
 /// Folds over the threads that share rows.
 template <class T, class Combine>
 __device__ __forceinline__ T fold_row(T value, Combine combine) {
@@ -234,20 +209,19 @@ class TileBlock {
   /// Takes rows of the other side into the result.
   __device__ __forceinline__ void meet(int from, int count) {
     Scores<T> s = {}, d_s = {};
-    bool spoiled;  // values that are no numbers, as far as this thread knows
     if constexpr (pass == AttentionPass::forward) {
-      spoiled = load_values(a_.v, from, count);
+      load_values(a_.v, from, count);
       add_product(s, own(), a_.q, a_.k, a_.d, from, count);
     } else if constexpr (pass == AttentionPass::d_q) {
-      spoiled = load_values(a_.k, from, count);
+      load_values(a_.k, from, count);
       add_product(d_s, own_second(), a_.d_o, a_.v, a_.e, from, count);
       add_product(s, own(), a_.q, a_.k, a_.d, from, count);
     } else if constexpr (pass == AttentionPass::d_k) {
-      spoiled = load_values(a_.q, from, count);
+      load_values(a_.q, from, count);
       add_product(d_s, own_second(), a_.v, a_.d_o, a_.e, from, count);
       add_product(s, own(), a_.k, a_.q, a_.d, from, count);
     } else {
-      spoiled = load_values(a_.d_o, from, count);
+      load_values(a_.d_o, from, count);
       add_product(s, own(), a_.k, a_.q, a_.d, from, count);
     }
     is_first_ = false;
@@ -257,29 +231,24 @@ class TileBlock {
         look_up(i, (of_queries ? first_ + corner_.y : from + corner_.x) + i * team);
       }
     }
-    // Weights take the place of the other side, and values are there.
-    spoiled = __syncthreads_or(spoiled && a_.causal) != 0;
+    __syncthreads();  // weights take the place of the other side, and values are there
     weigh(s, d_s, from);
     __syncwarp();
-    if (spoiled) {
-      add_attended<T, vectors>(result_, other(), values(), count, columns(), [&](int i, int k) {
-        if constexpr (of_queries) return from + k < limits_[i];
-        return first_ + corner_.y + i * team < a_.limit(from + k);
-      });
-    } else {
-      add_values<T, vectors>(result_, other(), values(), count, columns());
-    }
+    add_values<T, vectors>(result_, other(), values(), count, columns());
   }
 
   /// Columns of the values that anyone needs.
   __device__ __forceinline__ int columns() const {
     return vectors == 1 ? features() - chunk_ * S::columns : S::columns;
   }
-  __device__ __forceinline__ bool load_values(const AttentionView& source, int from, int count) {
+  /// With a causal mask, infinity and NaN become 0: their products with weights of 0 would be NaN.
+  /// Who attends to keys or queries that are no numbers has no weights that are; values and d_o are
+  /// added in the end.
+  __device__ __forceinline__ void load_values(const AttentionView& source, int from, int count) {
     __syncthreads();
-    return load_tile<!of_queries, S::columns>(
+    cleaned_ |= load_tile<!of_queries, S::columns>(
         values(), S::columns, a_, place_, source,
-        {from, from + count, chunk_ * S::columns, features(), columns()});
+        {from, from + count, chunk_ * S::columns, features(), columns()}, a_.causal);
   }
 
   __device__ __forceinline__ void add_product(Scores<T>& s, T* kept, const AttentionView& mine,
@@ -359,17 +328,38 @@ class TileBlock {
                    numbers);
       }
     }
-    __syncthreads();
+    if (__syncthreads_or(cleaned_) != 0 && !through_scores) add_cleaned();
     put_tile<of_queries, S::columns>(
         values(), a_, place_,
         {first_, own_end(), chunk_ * S::columns, features(), features() - chunk_ * S::columns});
+  }
+
+  /// Adds what load_values took away to the results in shared memory. Weights are not negative, so
+  /// that such a number itself does for its product with one.
+  __device__ __forceinline__ void add_cleaned() const {
+    const AttentionView& source = of_queries ? a_.v : a_.d_o;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < side * S::columns; i += block_threads) {
+      const int row = first_ + i / S::columns, column = chunk_ * S::columns + i % S::columns;
+      if (row >= own_end() || column >= features()) continue;
+      T sum(0);
+#pragma unroll 1
+      for (int k = 0; k < (of_queries ? a_.limit(row) : a_.rows); ++k) {
+        if (!of_queries && row >= a_.limit(k)) continue;
+        const std::int64_t at = place_.template start<!of_queries>(a_, source, k);
+        const T value = Apart<T>::load(source, at + column * source.step, 1).values[0];
+        if (is_no_number(value)) sum += value;
+      }
+      if (is_no_number(sum)) values()[i] = sum;
+    }
+    __syncthreads();
   }
 
   const Attention<T>& a_;
   int chunk_, first_;
   AttentionPlace place_;
   Corner corner_;
-  bool is_first_ = true;
+  bool is_first_ = true, cleaned_ = false;
   T result_[strip][S::lanes * vectors] = {};
   Online<T> online_;
   int limits_[strip];
