@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "quipu/core/error.h"
 #include "quipu/core/scalar.h"
@@ -116,14 +117,55 @@ void check_scalar(const Scalar& s, DType dtype) {
         "; scalars do not change a tensor's type: convert it first with .to(f32)");
 }
 
+namespace {
+
+struct WholeRange {
+  std::int64_t low, high;
+};
+template <class T>
+constexpr WholeRange range_of{std::numeric_limits<T>::min(), std::numeric_limits<T>::max()};
+
+/// Every i64 for floating types.
+WholeRange whole_range(DType dtype) {
+  switch (dtype) {
+    case DType::i32: return range_of<std::int32_t>;
+    case DType::u8: return range_of<std::uint8_t>;
+    case DType::boolean: return range_of<bool>;
+    default: return range_of<std::int64_t>;
+  }
+}
+
+}  // namespace
+
 void check_value(const Scalar& s, DType dtype) {
   check_scalar(s, dtype);
-  const bool fits = dtype == DType::i32  ? s.whole() == static_cast<std::int32_t>(s.whole())
-                    : dtype == DType::u8 ? s.whole() == static_cast<std::uint8_t>(s.whole())
-                    : dtype == DType::boolean
-                        ? s.whole() == static_cast<std::int64_t>(s.whole() != 0)
-                        : true;
-  check(fits, "the value ", s, " is out of range for type ", dtype);
+  if (is_floating(dtype)) return;
+  const auto [low, high] = whole_range(dtype);
+  check(s.whole() >= low && s.whole() <= high, "the value ", s, " is out of range for type ", dtype,
+        ", which holds ", low, " to ", high, "; convert the tensor first with .to(i64)");
+}
+
+Scalar in_type(const Scalar& s, DType dtype) {
+  if (!is_reduced(dtype)) return s;
+  const float rounded =
+      dtype == DType::bf16 ? to_float(to_bf16(s.real())) : to_float(to_f16(s.real()));
+  return std::isinf(rounded) ? s : Scalar(rounded);
+}
+
+Scalar lower_bound_in(const Scalar& s, DType dtype) {
+  check_scalar(s, dtype);
+  if (is_floating(dtype)) return in_type(s, dtype);
+  if (s.whole() < whole_range(dtype).low) return whole_range(dtype).low;
+  check_value(s, dtype);
+  return s;
+}
+
+Scalar upper_bound_in(const Scalar& s, DType dtype) {
+  check_scalar(s, dtype);
+  if (is_floating(dtype)) return in_type(s, dtype);
+  if (s.whole() > whole_range(dtype).high) return whole_range(dtype).high;
+  check_value(s, dtype);
+  return s;
 }
 
 }  // namespace quipu

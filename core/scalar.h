@@ -16,7 +16,10 @@ class Scalar {
   Scalar(T v)
       : real_(static_cast<double>(v)),
         whole_(static_cast<std::int64_t>(v)),
-        kind_(std::same_as<T, bool> ? Kind::boolean : Kind::whole) {}
+        kind_(std::same_as<T, bool> ? Kind::boolean : Kind::whole) {
+    // Beyond i64 it is as real as any other large number.
+    if (std::unsigned_integral<T> && whole_ < 0) kind_ = Kind::real;
+  }
 
   double real() const { return real_; }
   std::int64_t whole() const {
@@ -42,5 +45,13 @@ void check_scalar(const Scalar& s, DType dtype);
 /// Throws unless an element of `dtype` can be `s`: as check_scalar, and a whole number must be in
 /// range.
 void check_value(const Scalar& s, DType dtype);
+
+/// `s` as a tensor of `dtype` beside it has it: rounded to a reduced type, unless it is finite and
+/// beyond its range. Other types are those that functions are computed in.
+Scalar in_type(const Scalar& s, DType dtype);
+/// The same of a lower or upper bound of a tensor. Beyond the range of a whole type it becomes the
+/// nearest end where that means the same; where every entry would become it, it throws.
+Scalar lower_bound_in(const Scalar& s, DType dtype);
+Scalar upper_bound_in(const Scalar& s, DType dtype);
 
 }  // namespace quipu

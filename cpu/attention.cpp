@@ -15,10 +15,10 @@ namespace {
 template <class T>
 class Forward {
  public:
-  Forward(const AttentionInputs& in, const View& o, const View& lse)
+  Forward(const AttentionInputs& in, const View& o, const LogSums& sums)
       : in_(in),
         o_(o),
-        lse_(lse),
+        sums_(sums),
         s_(in),
         e_(in.v.size(3)),
         d_width_(padded<T>(s_.d)),
@@ -94,10 +94,23 @@ class Forward {
     for (std::int64_t i = 0; i < rows; ++i) {
       weigh(x, first + i, x.scores + i * block_, at.keys(i), at.keys_of_group(i));
     }
+    if (at.is_partial() && !are_finite(x.v, at.most() * e_width_)) {
+      return add_one_by_one(x, at, first, rows);
+    }
     multiply_tiles(rows, e_, x.scores, x.v, {block_, 1, e_width_}, x.o + first * e_width_, e_width_,
                    true, [&](std::int64_t i) {
                      return Extent{e_, at.keys_of_group(i)};
                    });
+  }
+
+  /// The weighted values, for each row those that it attends to and no other.
+  void add_one_by_one(Tiles& x, const Attending& at, std::int64_t first, std::int64_t rows) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      multiply_tiles(1, e_, x.scores + i * block_, x.v, {block_, 1, e_width_},
+                     x.o + (first + i) * e_width_, e_width_, true, [&](std::int64_t) {
+                       return Extent{at.keys(i) > 0 ? e_ : 0, at.keys(i)};
+                     });
+    }
   }
 
   /// A row of scores becomes weights; those beyond its keys are 0.
@@ -125,21 +138,23 @@ class Forward {
       for (std::int64_t j = 0; j < e_width_; ++j) o[j] /= sum;
     }
     store_run(at(o_, head.query(o_, s_, first + row)), o_.dtype, o_.stride(3), o, e_);
-    if (!lse_.defined) return;
-    lse_.as<T>()[head.statistic(s_, first + row)] =
-        attends ? x.largest[row] + std::log(x.sum[row]) : nothing;
+    if (!sums_.lse.defined) return;
+    const std::int64_t to = head.statistic(s_, first + row);
+    const LogSum<T> whole = log_sum_of(attends ? x.largest[row] : nothing, std::log(x.sum[row]));
+    sums_.lse.as<T>()[to] = whole.lse;
+    sums_.rest.as<T>()[to] = whole.rest;
   }
 
   const AttentionInputs& in_;
   const View& o_;
-  const View& lse_;
+  const LogSums& sums_;
   AttentionShape s_;
   std::int64_t e_, d_width_, e_width_;
   std::int64_t block_ = 0, unit_ = 0;  // keys at a time, rows of a unit
 };
 
-void forward(const AttentionInputs& in, View o, View lse) {
-  in.q.dtype == f64 ? Forward<double>(in, o, lse).run() : Forward<float>(in, o, lse).run();
+void forward(const AttentionInputs& in, View o, const LogSums& sums) {
+  in.q.dtype == f64 ? Forward<double>(in, o, sums).run() : Forward<float>(in, o, sums).run();
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Backward of softmax attention. The weights are found again, tile by tile: exponentials of scores
-// less the log-sum-exp, in the same order of sums as in forward. With
+// less the log-sum-exp and its rest, in the same order of sums as in forward. With
 //   P the weights, D = P * (d_o v^T - mean), mean = the sum of d_o * o in a row,
 // the gradients are d_v = P^T d_o, d_k = scale D^T q and d_q = scale D k.
 //
@@ -19,11 +19,11 @@ namespace {
 template <class T>
 class Backward {
  public:
-  Backward(const AttentionInputs& in, const View& o, const View& lse, const View& d_o,
+  Backward(const AttentionInputs& in, const View& o, const LogSums& sums, const View& d_o,
            const AttentionInputGrads& d, const View& mean, const View& partial)
       : in_(in),
         o_(o),
-        lse_(lse),
+        sums_(sums),
         d_o_(d_o),
         d_(d),
         mean_(mean),
@@ -39,7 +39,7 @@ class Backward {
     const std::int64_t per_key = wider + 2 * d_width_ + 2 * e_width_;
     const std::int64_t per_row = 2 * d_width_ + e_width_;
     block_ = keys_in_block<T>(per_key, room * 2 / 3);
-    tile_ = rows_in_room(room - block_ * per_key, per_row + 2 * block_ + 2, Attending::most_rows);
+    tile_ = rows_in_room(room - block_ * per_key, per_row + 2 * block_ + 3, Attending::most_rows);
   }
 
   void run() const {
@@ -74,8 +74,9 @@ class Backward {
           d_o(space.take(f.tile_ * f.e_width_)),
           d_q(space.take(f.tile_ * f.d_width_)),
           lse(space.take(f.tile_)),
+          rest(space.take(f.tile_)),
           mean(space.take(f.tile_)) {}
-    T *q, *d_o, *d_q, *lse, *mean;
+    T *q, *d_o, *d_q, *lse, *rest, *mean;
   };
   /// A tile of what would be n x m matrices.
   struct Scores {
@@ -131,7 +132,7 @@ class Backward {
       if (at.most() == 0 && !(is_first && d_q.wanted())) continue;
       load(rows, head, row, count);
       find_scores(keys, rows, scores, at, count);
-      add_to_keys(keys, rows, scores, at.most(), count);
+      add_to_keys(keys, rows, scores, at, count);
       if (d_q.wanted()) give_queries(keys, rows, scores, at, count, d_q, head, row);
     }
     for (std::int64_t i = 0; i < keys.count; ++i) {
@@ -156,7 +157,12 @@ class Backward {
     for (std::int64_t i = 0; i < count * d_width_; ++i) x.q[i] *= scale_;
     load_tile(x.d_o, e_width_, d_o_, count, s_.rows() - first, place(d_o_));
     const std::int64_t from = head.statistic(s_, first);
-    std::copy_n(lse_.as<T>() + from, count, x.lse);
+    std::copy_n(sums_.lse.as<T>() + from, count, x.lse);
+    if (sums_.rest.defined) {
+      std::copy_n(sums_.rest.as<T>() + from, count, x.rest);
+    } else {
+      std::fill_n(x.rest, count, T(0));
+    }
     if (through_scores_) std::copy_n(mean_.as<T>() + from, count, x.mean);
   }
 
@@ -169,10 +175,11 @@ class Backward {
                    });
     for (std::int64_t i = 0; i < count; ++i) {
       T* const weights = x.weights + i * block_;
-      const T lse = rows.lse[i];
+      const T lse = rows.lse[i], rest = rows.rest[i];
       const std::int64_t keys_of_row = at.keys(i);
       QUIPU_VECTORIZE
-      for (std::int64_t j = 0; j < keys_of_row; ++j) weights[j] = math::exp_below(weights[j] - lse);
+      for (std::int64_t j = 0; j < keys_of_row; ++j)
+        weights[j] = math::exp_below((weights[j] - lse) - rest);
       std::fill(weights + keys_of_row, weights + at.most(), T(0));
     }
     if (!through_scores_) return;
@@ -192,18 +199,21 @@ class Backward {
     }
   }
 
-  void add_to_keys(const Keys& sums, const Rows& rows, const Scores& x, std::int64_t keys,
+  void add_to_keys(const Keys& sums, const Rows& rows, const Scores& x, const Attending& at,
                    std::int64_t count) const {
-    if (d_.v.wanted()) {
-      multiply_tiles(keys, e_, x.weights, rows.d_o, {1, block_, e_width_}, sums.d_v, e_width_, true,
-                     [&](std::int64_t) {
-                       return Extent{e_, count};
-                     });
-    }
-    if (d_.k.wanted()) {
-      multiply_tiles(keys, s_.d, x.d_scores, rows.q, {1, block_, d_width_}, sums.d_k, d_width_,
-                     true, [&](std::int64_t) {
-                       return Extent{s_.d, count};
+    if (d_.v.wanted()) add_weighted(sums.d_v, x.weights, rows.d_o, e_, e_width_, at, count);
+    if (d_.k.wanted()) add_weighted(sums.d_k, x.d_scores, rows.q, s_.d, d_width_, at, count);
+  }
+
+  /// sums += weights^T of_rows; row by row where 0 times what a row has is not 0.
+  void add_weighted(T* sums, const T* weights, const T* of_rows, std::int64_t columns,
+                    std::int64_t width, const Attending& at, std::int64_t count) const {
+    const bool apart = at.is_partial() && !are_finite(of_rows, count * width);
+    const std::int64_t step = apart ? 1 : count;
+    for (std::int64_t i = 0; i < count; i += step) {
+      multiply_tiles(apart ? at.keys(i) : at.most(), columns, weights + i * block_,
+                     of_rows + i * width, {1, block_, width}, sums, width, true, [&](std::int64_t) {
+                       return Extent{columns, step};
                      });
     }
   }
@@ -211,10 +221,14 @@ class Backward {
   void give_queries(const Keys& keys, const Rows& rows, const Scores& x, const Attending& at,
                     std::int64_t count, const Grad& g, const AttentionHead& head,
                     std::int64_t first) const {
-    multiply_tiles(count, s_.d, x.d_scores, keys.k, {block_, 1, d_width_}, rows.d_q, d_width_,
-                   false, [&](std::int64_t i) {
-                     return Extent{s_.d, at.keys_of_group(i)};
-                   });
+    const bool apart = at.is_partial() && !are_finite(keys.k, at.most() * d_width_);
+    const std::int64_t step = apart ? 1 : count;
+    for (std::int64_t first_row = 0; first_row < count; first_row += step) {
+      multiply_tiles(step, s_.d, x.d_scores + first_row * block_, keys.k, {block_, 1, d_width_},
+                     rows.d_q + first_row * d_width_, d_width_, false, [&](std::int64_t i) {
+                       return Extent{s_.d, apart ? at.keys(first_row) : at.keys_of_group(i)};
+                     });
+    }
     for (std::int64_t i = 0; i < count; ++i) {
       T* const row = rows.d_q + i * d_width_;
       for (std::int64_t j = 0; j < d_width_; ++j) row[j] *= scale_;
@@ -229,7 +243,7 @@ class Backward {
 
   const AttentionInputs& in_;
   const View& o_;
-  const View& lse_;
+  const LogSums& sums_;
   const View& d_o_;
   const AttentionInputGrads& d_;
   const View& mean_;
@@ -241,10 +255,10 @@ class Backward {
   std::int64_t block_ = 0, tile_ = 0;  // keys and rows of a tile
 };
 
-void backward(const AttentionInputs& in, View o, View lse, View d_o, const AttentionInputGrads& d,
-              View mean, View partial) {
-  in.q.dtype == f64 ? Backward<double>(in, o, lse, d_o, d, mean, partial).run()
-                    : Backward<float>(in, o, lse, d_o, d, mean, partial).run();
+void backward(const AttentionInputs& in, View o, const LogSums& sums, View d_o,
+              const AttentionInputGrads& d, View mean, View partial) {
+  in.q.dtype == f64 ? Backward<double>(in, o, sums, d_o, d, mean, partial).run()
+                    : Backward<float>(in, o, sums, d_o, d, mean, partial).run();
 }
 
 }  // namespace

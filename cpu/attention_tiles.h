@@ -43,6 +43,12 @@ T granules_sum(const T* x, std::int64_t n) {
   return fold_granules(x, n, T(0), [](auto& a, const auto& b) { a += b; });
 }
 
+/// Whether there is neither infinity nor NaN among them, whose product with a weight of 0 is NaN.
+template <class T>
+bool are_finite(const T* x, std::int64_t n) {
+  return fold_granules(x, n, T(0), [](auto& a, const auto& b) { a += b - b; }) == T(0);
+}
+
 /// The tiles of a thread, meant for the stack.
 template <class T>
 class AttentionSpace {
@@ -193,6 +199,7 @@ class Attending {
       std::int64_t& most = of_group_[i / rows_at_once];
       most = std::max(most, keys_[i]);
       most_ = std::max(most_, most);
+      least_ = std::min(least_, keys_[i]);
     }
   }
   std::int64_t keys(std::int64_t row) const { return keys_[row]; }
@@ -200,10 +207,13 @@ class Attending {
   std::int64_t keys_of_group(std::int64_t row) const { return of_group_[row / rows_at_once]; }
   /// and of all.
   std::int64_t most() const { return most_; }
+  /// Whether some row does not attend to what another one does: its weight is 0 there, but only in
+  /// products with finite numbers does it not count.
+  bool is_partial() const { return least_ < most_; }
 
  private:
   std::int64_t keys_[most_rows], of_group_[most_rows / rows_at_once];
-  std::int64_t most_ = 0;
+  std::int64_t most_ = 0, least_ = std::numeric_limits<std::int64_t>::max();
 };
 
 /// Keys in a block: as many as fill a panel of registers, fewer if a key takes so many elements

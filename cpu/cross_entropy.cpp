@@ -7,6 +7,7 @@
 #include "quipu/core/error.h"
 #include "quipu/core/parallel.h"
 #include "quipu/ops/cross_entropy_kernels.h"
+#include "quipu/ops/log_sum.h"
 #include "rows.h"
 #include "whole_numbers.h"
 
@@ -135,7 +136,9 @@ void rows_as(const View& logits, const View& targets, const View& lse, const Vie
       row.add(z, n, losses.defined && options.smoothing > 0);
     });
     if (lse.defined) {
-      lse.as<T>()[r] = static_cast<T>(static_cast<double>(row.largest) + std::log(row.sum));
+      const LogSum<T> whole = log_sum_of(row.largest, std::log(row.sum));
+      lse.as<T>()[r] = whole.lse;
+      lse.as<T>()[lse.stride(0) + r] = whole.rest;
     }
     if (!losses.defined) return;
     T wanted;
@@ -158,7 +161,8 @@ void gradient_as(const View& logits, const View& targets, const View& lse, const
     if (!counts && d_logits.add) return;
     T up;
     load_run(&up, at(d_o, at_row[RowLayout::d_o]), d_o.dtype, 1, 1);
-    const T factor = up * share, log_sum = counts ? lse.as<T>()[r] : T(0);
+    const T factor = up * share, log_sum = counts ? lse.as<T>()[r] : T(0),
+            rest = counts ? lse.as<T>()[lse.stride(0) + r] : T(0);
     alignas(64) T tile[piece], buffer[piece];
     for_each_piece(layout.classes, [&](std::int64_t begin, std::int64_t n) {
       const std::int64_t place = at_row[RowLayout::d_logits] + begin * d_stride;
@@ -170,10 +174,11 @@ void gradient_as(const View& logits, const View& targets, const View& lse, const
         const T wanted = wanted_here ? z[target - begin] : T(0);  // z may be written over
         QUIPU_VECTORIZE
         for (std::int64_t i = 0; i < n; ++i) {
-          out[i] = factor * (math::exp_below(z[i] - log_sum) - spread);
+          out[i] = factor * (math::exp_below((z[i] - log_sum) - rest) - spread);
         }
         if (wanted_here) {
-          const T difference = (math::exp_below(wanted - log_sum) - spread) - (1 - smoothing);
+          const T difference =
+              (math::exp_below((wanted - log_sum) - rest) - spread) - (1 - smoothing);
           out[target - begin] = factor * difference;
         }
       } else {

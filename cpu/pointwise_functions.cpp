@@ -181,6 +181,15 @@ PointwiseFunction<T> real_function(Pointwise f) {
   }
 }
 
+/// What x gets of d where the extremum of x and y is taken: all where it wins, half of it where
+/// both do. NaN wins.
+template <class T>
+QUIPU_INLINE T share_of(T d, bool wins, T x, T y) {
+  const bool x_is = x == x, y_is = y == y;  // numbers
+  const bool all = wins | (!x_is & y_is), both = (x == y) | (!x_is & !y_is);
+  return all ? d : both ? T(0.5) * d : T(0);
+}
+
 /// What backward passes on.
 template <class T>
 PointwiseFunction<T> gradient_function(Pointwise f) {
@@ -206,17 +215,19 @@ PointwiseFunction<T> gradient_function(Pointwise f) {
     case Pointwise::div_grad_b: return map<T>([](T d, T o, T y) { return -d * o / y; });
     case Pointwise::pow_grad_a: return map_pow_grad_a<T>;
     case Pointwise::pow_grad_b:
-      return map<T>([](T d, T x, T o) { return x == T(0) ? T(0) : d * o * math::log(x); });
+      return map<T>([](T d, T x, T o) {
+        return x == T(0) && std::abs(o) <= T(1) ? T(0) : d * o * math::log(x);
+      });
     case Pointwise::where_first: return map<T>([](T a, T d) { return a != T(0) ? d : T(0); });
     case Pointwise::where_second: return map<T>([](T a, T d) { return a != T(0) ? T(0) : d; });
     case Pointwise::maximum_grad:
-      return map<T>([](T d, T x, T y) { return x > y ? d : x == y ? T(0.5) * d : T(0); });
+      return map<T>([](T d, T x, T y) { return share_of(d, x > y, x, y); });
     case Pointwise::minimum_grad:
-      return map<T>([](T d, T x, T y) { return x < y ? d : x == y ? T(0.5) * d : T(0); });
+      return map<T>([](T d, T x, T y) { return share_of(d, x < y, x, y); });
     case Pointwise::clamp_grad_low:
-      return map<T>([](T d, T x, T low) { return x >= low ? d : T(0); });
+      return map<T>([](T d, T x, T low) { return x < low ? T(0) : d; });
     case Pointwise::clamp_grad_high:
-      return map<T>([](T d, T x, T high) { return x <= high ? d : T(0); });
+      return map<T>([](T d, T x, T high) { return x > high ? T(0) : d; });
     default: return nullptr;
   }
 }

@@ -18,10 +18,10 @@ namespace {
 template <class T>
 class Forward {
  public:
-  Forward(const TpaInputs& in, const View& o, const View& lse, const View& partial)
+  Forward(const TpaInputs& in, const View& o, const LogSums& sums, const View& partial)
       : in_(in),
         o_(Grad::write_to(o)),
-        lse_(lse),
+        sums_(sums),
         partial_(partial),
         scores_(in),
         lengths_(in),
@@ -125,13 +125,14 @@ class Forward {
       T* row = sums + i * columns;
       // Where nothing attends, all is 0.
       const T factor = sum[i] == T(0) ? T(0) : static_cast<T>(in_.value_scale) / sum[i];
-      const T lse =
-          sum[i] == T(0) ? -std::numeric_limits<T>::infinity() : largest[i] + std::log(sum[i]);
+      const LogSum<T> lse = log_sum_of(largest[i], std::log(sum[i]));
       for (std::int64_t j = 0; j < columns; ++j) row[j] *= factor;
       if (blocks_.count > 1) {
         T* part = part_of(task.b, task.block, h);
         std::copy_n(row, columns, part + task.column);
-        if (task.column == 0) part[e] = lse;
+        if (task.column > 0) continue;
+        part[e] = lse.lse;
+        part[e + 1] = lse.rest;
       } else {
         put(task.b, h, task.column, row, columns);
         if (task.column == 0) keep(task.b, h, lse);
@@ -160,7 +161,7 @@ class Forward {
   }
 
   /// How much each block's output counts; returns the log-sum-exp over all.
-  T weigh_blocks(std::int64_t b, std::int64_t h, T* weights) const {
+  LogSum<T> weigh_blocks(std::int64_t b, std::int64_t h, T* weights) const {
     const std::int64_t e = o_.view.size(2);
     T largest = -std::numeric_limits<T>::infinity(), sum = 0;
     for (std::int64_t k = 0; k < blocks_.count; ++k) {
@@ -168,16 +169,17 @@ class Forward {
       largest = weights[k] > largest ? weights[k] : largest;
     }
     const T shift = largest == -std::numeric_limits<T>::infinity() ? T(0) : largest;
-    for (std::int64_t k = 0; k < blocks_.count; ++k)
-      sum += weights[k] = std::exp(weights[k] - shift);
-    if (sum == T(0)) return largest;
+    for (std::int64_t k = 0; k < blocks_.count; ++k) {
+      sum += weights[k] = std::exp((weights[k] - shift) + part_of(b, k, h)[e + 1]);
+    }
+    if (sum == T(0)) return {largest, T(0)};
     for (std::int64_t k = 0; k < blocks_.count; ++k) weights[k] /= sum;
-    return shift + std::log(sum);
+    return log_sum_of(shift, std::log(sum));
   }
 
   T* part_of(std::int64_t b, std::int64_t block, std::int64_t h) const {
     const std::int64_t row = (b * blocks_.count + block) * o_.view.size(1) + h;
-    return partial_.as<T>() + row * (o_.view.size(2) + 1);
+    return partial_.as<T>() + row * (o_.view.size(2) + 2);
   }
   void put(std::int64_t b, std::int64_t h, std::int64_t column, const T* row,
            std::int64_t n) const {
@@ -186,13 +188,16 @@ class Forward {
     const std::int64_t offset = b * o.stride(0) + h * o.stride(1) + column * o.stride(2);
     finish_row(o_, offset, o.stride(2), row, n);
   }
-  void keep(std::int64_t b, std::int64_t h, T lse) const {
-    if (lse_.defined) lse_.as<T>()[b * lse_.stride(0) + h * lse_.stride(1)] = lse;
+  void keep(std::int64_t b, std::int64_t h, const LogSum<T>& lse) const {
+    if (!sums_.lse.defined) return;
+    const std::int64_t to = b * sums_.lse.stride(0) + h * sums_.lse.stride(1);
+    sums_.lse.as<T>()[to] = lse.lse;
+    sums_.rest.as<T>()[to] = lse.rest;
   }
 
   const TpaInputs& in_;
   Grad o_;
-  const View& lse_;
+  const LogSums& sums_;
   const View& partial_;
   TpaScores<T> scores_;
   TpaLengths lengths_;
@@ -200,10 +205,10 @@ class Forward {
   std::int64_t columns_, heads_, rows_;  // of a task, and of its tiles
 };
 
-void forward(const TpaInputs& in, View o, View lse, View partial) {
+void forward(const TpaInputs& in, View o, const LogSums& sums, View partial) {
   if (o.size(0) * o.size(1) == 0) return;
-  in.aq.dtype == f64 ? Forward<double>(in, o, lse, partial).run()
-                     : Forward<float>(in, o, lse, partial).run();
+  in.aq.dtype == f64 ? Forward<double>(in, o, sums, partial).run()
+                     : Forward<float>(in, o, sums, partial).run();
 }
 
 }  // namespace

@@ -15,11 +15,11 @@ namespace {
 template <class T>
 class Backward {
  public:
-  Backward(const TpaInputs& in, const View& o, const View& lse, const View& d_o,
+  Backward(const TpaInputs& in, const View& o, const LogSums& sums, const View& d_o,
            const TpaInputGrads& d, const View& partial)
       : in_(in),
         o_(o),
-        lse_(lse),
+        sums_(sums),
         d_o_(d_o),
         d_(d),
         partial_(partial),
@@ -56,7 +56,7 @@ class Backward {
     T* d_weights = inner + tile_size;  // then gradients of `inner`
     T* factors = d_weights + tile_size;
     T* result = factors + tile_size;
-    T lse[most_tpa_width];
+    T lse[most_tpa_width], rest[most_tpa_width];
     T mean[most_tpa_width];  // of d_weights, by the weights
   };
 
@@ -65,8 +65,11 @@ class Backward {
     const std::int64_t first = index * blocks_.length;
     const std::int64_t last = std::min(first + blocks_.length, in_.ak.size(1));
     const std::int64_t end = std::clamp(lengths_[b], first, std::max(first, last));
-    if (heads_ > 0)
-      load_run(x.lse, at(lse_, b * lse_.stride(0)), lse_.dtype, lse_.stride(1), heads_);
+    if (heads_ > 0) {
+      const View &lse = sums_.lse, &rest = sums_.rest;
+      load_run(x.lse, at(lse, b * lse.stride(0)), lse.dtype, lse.stride(1), heads_);
+      load_run(x.rest, at(rest, b * rest.stride(0)), rest.dtype, rest.stride(1), heads_);
+    }
     if (d_.of_scores()) find_means(x, b);
     T* sums = partial_.defined ? part_of(b, index) : nullptr;
     if (sums) std::fill_n(sums, partial_.size(2), T(0));
@@ -101,7 +104,9 @@ class Backward {
     for (std::int64_t i = 0; i < t.rows; ++i) {
       T* row = x.weights + i * heads_;
       QUIPU_VECTORIZE
-      for (std::int64_t h = 0; h < heads_; ++h) row[h] = math::exp(row[h] - x.lse[h]);
+      for (std::int64_t h = 0; h < heads_; ++h) {
+        row[h] = math::exp((row[h] - x.lse[h]) - x.rest[h]);
+      }
     }
   }
 
@@ -250,7 +255,7 @@ class Backward {
 
   const TpaInputs& in_;
   const View& o_;
-  const View& lse_;
+  const LogSums& sums_;
   const View& d_o_;
   const TpaInputGrads& d_;
   const View& partial_;
@@ -261,11 +266,11 @@ class Backward {
   T value_scale_;
 };
 
-void backward(const TpaInputs& in, View o, View lse, View d_o, const TpaInputGrads& d,
+void backward(const TpaInputs& in, View o, const LogSums& sums, View d_o, const TpaInputGrads& d,
               View partial) {
   if (d_o.size(0) == 0) return;
-  in.aq.dtype == f64 ? Backward<double>(in, o, lse, d_o, d, partial).run()
-                     : Backward<float>(in, o, lse, d_o, d, partial).run();
+  in.aq.dtype == f64 ? Backward<double>(in, o, sums, d_o, d, partial).run()
+                     : Backward<float>(in, o, sums, d_o, d, partial).run();
 }
 
 }  // namespace

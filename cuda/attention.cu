@@ -82,23 +82,29 @@ Attention<T> attention_of(const AttentionInputs& in, std::int64_t e) {
   return a;
 }
 
+template <class T>
+void set_sums(Attention<T>& a, const LogSums& sums) {
+  a.lse = sums.lse.defined ? sums.lse.as<T>() : nullptr;
+  a.rest = sums.rest.defined ? sums.rest.as<T>() : nullptr;
+}
+
 std::int64_t key_heads_of(const AttentionInputs& in) {
   return in.q.size(0) * in.k.size(1);
 }
 
 template <class T>
-void forward_as(const AttentionInputs& in, const View& o, const View& lse) {
+void forward_as(const AttentionInputs& in, const View& o, const LogSums& sums) {
   Attention<T> a = attention_of<T>(in, o.size(3));
   a.out = AttentionView(o);
-  a.lse = lse.defined ? lse.as<T>() : nullptr;
+  set_sums(a, sums);
   if constexpr (std::is_same_v<T, float>) {
     if (attend_by_fragments(in.q, a, key_heads_of(in))) return;
   }
   attend_by_tiles(in.q, a, key_heads_of(in), AttentionPass::forward);
 }
 
-void forward(const AttentionInputs& in, View o, View lse) {
-  (in.q.dtype == f64 ? forward_as<double> : forward_as<float>)(in, o, lse);
+void forward(const AttentionInputs& in, View o, const LogSums& sums) {
+  (in.q.dtype == f64 ? forward_as<double> : forward_as<float>)(in, o, sums);
 }
 
 template <class T>
@@ -114,12 +120,12 @@ void run_means(const View& on, const Attention<T>& a, const View& o, std::int64_
 }
 
 template <class T>
-void backward_as(const AttentionInputs& in, const View& o, const View& lse, const View& d_o,
+void backward_as(const AttentionInputs& in, const View& o, const LogSums& sums, const View& d_o,
                  const AttentionInputGrads& d, const View& mean) {
   const std::int64_t heads = key_heads_of(in);
   Attention<T> a = attention_of<T>(in, d_o.size(3));
   a.d_o = AttentionView(d_o);
-  a.lse = lse.as<T>();
+  set_sums(a, sums);
   if (mean.defined) {
     run_means(in.q, a, o, heads * a.rows, mean.as<T>());
     a.mean = mean.as<T>();
@@ -138,9 +144,9 @@ void backward_as(const AttentionInputs& in, const View& o, const View& lse, cons
   make(d.q, AttentionPass::d_q);
 }
 
-void backward(const AttentionInputs& in, View o, View lse, View d_o, const AttentionInputGrads& d,
-              View mean, View) {
-  (in.q.dtype == f64 ? backward_as<double> : backward_as<float>)(in, o, lse, d_o, d, mean);
+void backward(const AttentionInputs& in, View o, const LogSums& sums, View d_o,
+              const AttentionInputGrads& d, View mean, View) {
+  (in.q.dtype == f64 ? backward_as<double> : backward_as<float>)(in, o, sums, d_o, d, mean);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 // What the kernels of softmax attention share. The queries of all heads that use one key head count
 // as the rows of one matrix, as on the CPU.
+#include <cmath>
 #include <cstdint>
 
 #include "geometry.h"
@@ -8,6 +9,15 @@
 #include "rows.cuh"
 
 namespace quipu::on_cuda {
+
+/// A score in backward: rounded as in forward, where it meets a mask first and no difference, with
+/// which the product must not be fused.
+__device__ __forceinline__ float scaled_score(float product, float scale) {
+  return __fmul_rn(product, scale);
+}
+__device__ __forceinline__ double scaled_score(double product, double scale) {
+  return __dmul_rn(product, scale);
+}
 
 /// The four products that end in a matrix: o = P v, d_q = D k, d_k = D^T q, d_v = P^T d_o.
 enum class AttentionPass { forward, d_q, d_k, d_v };
@@ -44,7 +54,8 @@ template <class T>
 struct Attention {
   AttentionView q, k, v, d_o, out;
   bool add = false;
-  T* lse = nullptr;  // written by forward, unless null; read by the others
+  T* lse = nullptr;   // written by forward, unless null; read by the others
+  T* rest = nullptr;  // of the log-sum-exps; null in backward: there is none
   const T* mean = nullptr;
   T scale = 1;
   bool causal = false;
@@ -52,6 +63,15 @@ struct Attention {
   int rows = 0;  // group n
   Divider tokens;
 
+  /// Leaves the log-sum-exp of a row of scores; without any score it is -infinity.
+  __device__ __forceinline__ void put_sum(std::int64_t at, T largest, T sum) const {
+    const LogSum<T> whole = log_sum_of(largest, std::log(sum));
+    lse[at] = whole.lse;
+    rest[at] = whole.rest;
+  }
+  __device__ __forceinline__ T rest_of(std::int64_t at) const {
+    return rest != nullptr ? rest[at] : T(0);
+  }
   /// The number of keys that a row attends to; they are the first ones.
   __device__ __forceinline__ int limit(int row) const {
     if (!causal) return m;
@@ -65,7 +85,20 @@ struct Attention {
                ? m
                : limit(static_cast<int>(last));
   }
+  /// Not more than any of these rows attends to.
+  __device__ __forceinline__ int least_keys(int first, int end) const {
+    if (!causal) return m;
+    const unsigned last = static_cast<unsigned>(min(end, rows) - 1);
+    return tokens.quotient(static_cast<unsigned>(first)) != tokens.quotient(last) ? 0
+                                                                                  : limit(first);
+  }
 };
+
+/// Infinity or NaN, whose product with a weight of 0 is NaN.
+template <class T>
+__device__ __forceinline__ bool is_no_number(T x) {
+  return !(x - x == T(0));
+}
 
 /// A batch entry and key head, and where its rows lie.
 struct AttentionPlace {

@@ -111,12 +111,14 @@ __device__ __forceinline__ void with_access(const AttentionView& x, F f) {
   }
 }
 
-/// Up to `width` columns of 64 rows.
+/// Up to `width` columns of 64 rows. If they are to be cleaned, infinity and NaN become 0; says
+/// whether this thread met any.
 template <bool of_queries, int width, class T>
-__device__ __forceinline__ void load_tile(T* tile, int pitch, const Attention<T>& a,
+__device__ __forceinline__ bool load_tile(T* tile, int pitch, const Attention<T>& a,
                                           const AttentionPlace& place, const AttentionView& x,
-                                          const Window& w) {
+                                          const Window& w, bool clean = false) {
   constexpr int lanes = Vector<T>::count, pieces = width / lanes;
+  bool found = false;
   with_access<T>(x, [&](auto access) {
 #pragma unroll 2
     for (int i = static_cast<int>(threadIdx.x); i < side * pieces; i += block_threads) {
@@ -127,9 +129,16 @@ __device__ __forceinline__ void load_tile(T* tile, int pitch, const Attention<T>
       if (row < w.end && left > 0) {
         v = access.load(x, place.start<of_queries>(a, x, row) + (w.column + column) * x.step, left);
       }
+#pragma unroll
+      for (int j = 0; j < lanes; ++j) {
+        if (!clean || !is_no_number(v.values[j])) continue;
+        v.values[j] = T(0);
+        found = true;
+      }
       put_vector(tile, i / pieces * pitch + column, v);
     }
   });
+  return found;
 }
 
 /// A tile of `width` columns into the output, (=|+=).

@@ -85,8 +85,39 @@ struct Tile {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     ptx::ldmatrix<4, true>(r, at(row + lane % 16, column + lane / 16 * 8));
   }
+  /// Puts zeros in the place of infinity and NaN in some rows, whose products with weights of 0
+  /// would be NaN; says whether there were any. All threads of the block take part.
+  __device__ __forceinline__ bool clean(int first, int rows, int features) const {
+    bool found = false;
+    __syncthreads();  // nobody reads them any more
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < rows * width; i += threads) {
+      const int row = first + i / width, column = i % width;
+      if (column >= features || !is_no_number(converted<float>(*at(row, column)))) continue;
+      found = true;
+      *at(row, column) = converted<E>(0.0f);
+    }
+    return __syncthreads_or(found) != 0;
+  }
   E* data;
 };
+
+/// What clean() took away from column `column` of the rows [first, end) that attend, added up. A
+/// weight is not negative, so that the number itself does for the product with it.
+template <bool of_queries, class E, class Attends>
+__device__ __forceinline__ float cleaned_sum(const Attention<float>& a, const AttentionPlace& place,
+                                             const AttentionView& x, int first, int end, int column,
+                                             Attends attends) {
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int row = first; row < end; ++row) {
+    if (!attends(row)) continue;
+    const float value = converted<float>(
+        static_cast<const E*>(x.data)[place.start<of_queries>(a, x, row) + column]);
+    if (is_no_number(value)) sum += value;
+  }
+  return sum;
+}
 
 }  // namespace quipu::on_cuda::attention_mma
 

@@ -32,14 +32,35 @@ struct Results {
 
 /// What belongs to queries.
 struct Statistics {
-  float lse, mean;
+  float lse, rest, mean;
   int limit;
+};
+/// Those of a tile of queries. Each number is loaded where it is needed, which saves registers.
+struct Columns {
+  __device__ __forceinline__ void put(int i, const Statistics& x) {
+    lse[i] = x.lse;
+    rest[i] = x.rest;
+    mean[i] = x.mean;
+    limit[i] = x.limit;
+  }
+  __device__ __forceinline__ Statistics at(int i) const {
+    return {lse[i], rest[i], mean[i], limit[i]};
+  }
+  float lse[side], rest[side], mean[side];
+  int limit[side];
 };
 __device__ __forceinline__ Statistics statistics_of(const Attention<float>& a,
                                                     const AttentionPlace& place, int row) {
-  if (row >= a.rows) return {0, 0, 0};
+  if (row >= a.rows) return {0, 0, 0, 0};
   const std::int64_t at = place.statistic(a, row);
-  return {a.lse[at], a.mean[at], a.limit(row)};
+  return {a.lse[at], a.rest_of(at), a.mean[at], a.limit(row)};
+}
+
+/// Whether someone in a tile of 64 rows does not attend to what another one does.
+__device__ __forceinline__ bool is_partial(const Attention<float>& a, int first, int from,
+                                           bool of_queries) {
+  const int queries = of_queries ? first : from, keys = of_queries ? from : first;
+  return a.least_keys(queries, queries + side) < min(keys + side, a.m);
 }
 
 /// The 16 rows of a warp, through its own part of shared memory, into a gradient (=|+=).
@@ -131,7 +152,7 @@ template <int width, bool of_queries>
 __global__ void __launch_bounds__(threads)
     differentiate_fragments(Attention<float> a, Results results, int tiles) {
   using Space = Tile<E, width>;
-  __shared__ Statistics of_columns[side];
+  __shared__ Columns of_columns;
   E* const space = dynamic_shared<E>();
   const auto part = [&](int i) { return Space{space + i * Space::elements}; };
   const Space own = part(0), own_second = part(1);
@@ -173,6 +194,7 @@ __global__ void __launch_bounds__(threads)
   }
   float sums[width / 8][4] = {}, second_sums[of_queries ? 1 : width / 8][4] = {};
   int stage = 0;
+  bool cleaned = false;
   while (from < other_end) {
     const int next = next_from(from + side);
     if (next < other_end) {
@@ -182,10 +204,15 @@ __global__ void __launch_bounds__(threads)
       ptx::copy_wait<0>();
     }
     if (!of_queries && threadIdx.x < side) {
-      of_columns[threadIdx.x] = statistics_of(a, place, from + static_cast<int>(threadIdx.x));
+      of_columns.put(static_cast<int>(threadIdx.x),
+                     statistics_of(a, place, from + static_cast<int>(threadIdx.x)));
     }
     __syncthreads();
     const Space other = part(2 + 2 * stage), other_second = part(3 + 2 * stage);
+    if (!of_queries && is_partial(a, first, from, false)) {
+      other.clean(0, side, a.d);  // such a query has no log-sum-exp that is a number
+      cleaned |= other_second.clean(0, side, a.e);  // and such a d_o no mean
+    }
 #pragma unroll 1
     for (int begin = 0; begin < min(side, other_end - from); begin += span) {
       float s[span / 8][4] = {}, d_s[span / 8][4] = {};
@@ -196,13 +223,17 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int column = begin + j * 8 + 2 * member + i % 2;
-          const Statistics x = of_queries ? of_rows[i / 2] : of_columns[column];
+          const Statistics x = of_queries ? of_rows[i / 2] : of_columns.at(column);
           const int key = of_queries ? from + column : first + warp * 16 + group + i / 2 * 8;
           const bool attends = key < x.limit;
-          const float weight = attends ? std::exp(s[j][i] * a.scale - x.lse) : 0.0f;
+          const float weight =
+              attends ? std::exp((scaled_score(s[j][i], a.scale) - x.lse) - x.rest) : 0.0f;
           s[j][i] = weight;
           d_s[j][i] = attends ? weight * (d_s[j][i] - x.mean) : 0.0f;
         }
+      }
+      if constexpr (of_queries) {
+        if (is_partial(a, first, from, true)) other.clean(begin, span, a.d);
       }
       if (results.first.data != nullptr) add_products<width>(sums, d_s, other, begin, a.d);
       if constexpr (!of_queries) {
@@ -227,6 +258,15 @@ __global__ void __launch_bounds__(threads)
     if (results.second.data != nullptr) {
       leave<of_queries, width>(second_sums, 1.0f, room, a, place, results.second,
                                results.add_second, row, own_end, a.e);
+      for (int i = lane; cleaned && i < 16 * a.e; i += 32) {
+        const int key = row + i / a.e, column = i % a.e;
+        if (key >= own_end) break;
+        const float more = cleaned_sum<true, E>(a, place, a.d_o, 0, a.rows, column,
+                                                [&](int query) { return key < a.limit(query); });
+        if (!is_no_number(more)) continue;
+        const AttentionView& out = results.second;
+        put_element(out.data, out.dtype, place.key(out, key) + column * out.step, more, true);
+      }
     }
   }
 }

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
   const AttentionPlace place{head / a.key_heads, head % a.key_heads};
   // With a causal mask the last queries have most to do, and begin first.
   const int first = (tiles - 1 - tile) * side;
-  const int end = a.most_keys(first, first + side);
+  const int end = a.most_keys(first, first + side), least = a.least_keys(first, first + side);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int group = lane / 4, member = lane % 4;
 
@@ -117,6 +117,7 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
     limits[half] = row < a.rows ? a.limit(row) : 0;
   }
   int stage = 0;
+  bool cleaned = false;
   for (int from = 0; from < end; from += side) {
     if (from + side < end) {
       fetch(from + side, stage ^ 1);
@@ -125,6 +126,7 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
       ptx::copy_wait<0>();
     }
     __syncthreads();
+    if (from + side > least) cleaned |= values(stage).clean(0, side, a.e);
     float s[side / 8][4] = {};
 #pragma unroll
     for (int c = 0; c < width / 16; ++c) {
@@ -165,8 +167,9 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
     const int row = first + warp * 16 + group + half * 8;
     const float sum = fold_row(online.sum[half], [](float x, float y) { return x + y; });
     if (row < a.rows && a.lse != nullptr && member == 0) {
-      a.lse[place.statistic(a, row)] = limits[half] > 0 ? online.largest[half] + std::log(sum)
-                                                        : -std::numeric_limits<float>::infinity();
+      a.put_sum(place.statistic(a, row),
+                limits[half] > 0 ? online.largest[half] : -std::numeric_limits<float>::infinity(),
+                sum);
     }
 #pragma unroll
     for (int j = 0; j < width / 8; ++j) {
@@ -176,6 +179,14 @@ __global__ void __launch_bounds__(threads) attend_fragments(Attention<float> a, 
           pair_of<E>(attends ? result[j][2 * half] / sum : 0.0f,
                      attends ? result[j][2 * half + 1] / sum : 0.0f);
     }
+  }
+  __syncwarp();
+  for (int i = lane; cleaned && i < 16 * a.e; i += 32) {
+    const int row = warp * 16 + i / a.e, column = i % a.e;
+    const int limit = first + row < a.rows ? a.limit(first + row) : 0;
+    const float more =
+        cleaned_sum<false, E>(a, place, a.v, 0, limit, column, [](int) { return true; });
+    if (is_no_number(more)) *out.at(row, column) = converted<E>(more);
   }
   __syncwarp();
   constexpr int pieces = width / 8;

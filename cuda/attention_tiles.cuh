@@ -201,6 +201,7 @@ class TileBlock {
     limits_[i] = inside ? a_.limit(row) : 0;
     if constexpr (pass != AttentionPass::forward) {
       lse_[i] = inside ? a_.lse[place_.statistic(a_, row)] : T(0);
+      rest_[i] = inside ? a_.rest_of(place_.statistic(a_, row)) : T(0);
     }
     if constexpr (through_scores) mean_[i] = inside ? a_.mean[place_.statistic(a_, row)] : T(0);
   }
@@ -240,11 +241,14 @@ class TileBlock {
   __device__ __forceinline__ int columns() const {
     return vectors == 1 ? features() - chunk_ * S::columns : S::columns;
   }
+  /// With a causal mask, infinity and NaN become 0: their products with weights of 0 would be NaN.
+  /// Who attends to keys or queries that are no numbers has no weights that are; values and d_o are
+  /// added in the end.
   __device__ __forceinline__ void load_values(const AttentionView& source, int from, int count) {
     __syncthreads();
-    load_tile<!of_queries, S::columns>(
+    cleaned_ |= load_tile<!of_queries, S::columns>(
         values(), S::columns, a_, place_, source,
-        {from, from + count, chunk_ * S::columns, features(), columns()});
+        {from, from + count, chunk_ * S::columns, features(), columns()}, a_.causal);
   }
 
   __device__ __forceinline__ void add_product(Scores<T>& s, T* kept, const AttentionView& mine,
@@ -277,7 +281,8 @@ class TileBlock {
         if constexpr (pass == AttentionPass::forward) {
           s[i][j] = !is_there ? T(0) : attends ? s[i][j] * a_.scale : nothing;
         } else {
-          s[i][j] = attends ? std::exp(s[i][j] * a_.scale - lse_[row]) : T(0);
+          s[i][j] =
+              attends ? std::exp((scaled_score(s[i][j], a_.scale) - lse_[row]) - rest_[row]) : T(0);
         }
         if constexpr (through_scores) {
           s[i][j] = attends ? s[i][j] * (d_s[i][j] - mean_[row]) : T(0);
@@ -304,8 +309,7 @@ class TileBlock {
       if constexpr (pass == AttentionPass::forward) {
         sum = fold_row(online_.sum[i], [](T x, T y) { return x + y; });
         if (row < own_end() && a_.lse != nullptr && chunk_ == 0 && corner_.x == 0) {
-          a_.lse[place_.statistic(a_, row)] =
-              limits_[i] > 0 ? online_.largest[i] + std::log(sum) : nothing;
+          a_.put_sum(place_.statistic(a_, row), limits_[i] > 0 ? online_.largest[i] : nothing, sum);
         }
       }
 #pragma unroll
@@ -324,21 +328,42 @@ class TileBlock {
                    numbers);
       }
     }
-    __syncthreads();
+    if (__syncthreads_or(cleaned_) != 0 && !through_scores) add_cleaned();
     put_tile<of_queries, S::columns>(
         values(), a_, place_,
         {first_, own_end(), chunk_ * S::columns, features(), features() - chunk_ * S::columns});
+  }
+
+  /// Adds what load_values took away to the results in shared memory. Weights are not negative, so
+  /// that such a number itself does for its product with one.
+  __device__ __forceinline__ void add_cleaned() const {
+    const AttentionView& source = of_queries ? a_.v : a_.d_o;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < side * S::columns; i += block_threads) {
+      const int row = first_ + i / S::columns, column = chunk_ * S::columns + i % S::columns;
+      if (row >= own_end() || column >= features()) continue;
+      T sum(0);
+#pragma unroll 1
+      for (int k = 0; k < (of_queries ? a_.limit(row) : a_.rows); ++k) {
+        if (!of_queries && row >= a_.limit(k)) continue;
+        const std::int64_t at = place_.template start<!of_queries>(a_, source, k);
+        const T value = Apart<T>::load(source, at + column * source.step, 1).values[0];
+        if (is_no_number(value)) sum += value;
+      }
+      if (is_no_number(sum)) values()[i] = sum;
+    }
+    __syncthreads();
   }
 
   const Attention<T>& a_;
   int chunk_, first_;
   AttentionPlace place_;
   Corner corner_;
-  bool is_first_ = true;
+  bool is_first_ = true, cleaned_ = false;
   T result_[strip][S::lanes * vectors] = {};
   Online<T> online_;
   int limits_[strip];
-  T lse_[strip], mean_[strip];
+  T lse_[strip], rest_[strip], mean_[strip];
 };
 
 template <class T, int vectors, AttentionPass pass>

@@ -120,7 +120,9 @@ __global__ void __launch_bounds__(block_threads) loss_rows(LossRows<T> rows) {
   all = fold_team<team>(all, room, merged<T>);
   if (self.thread != 0) return;
   if (rows.lse != nullptr) {
-    rows.lse[row] = static_cast<T>(static_cast<double>(all.largest) + std::log(all.sum));
+    const LogSum<T> whole = log_sum_of(all.largest, std::log(all.sum));
+    rows.lse[row] = whole.lse;
+    rows.lse[rows.rests + row] = whole.rest;
   }
   if (rows.losses == nullptr) return;
   T wanted = std::numeric_limits<T>::quiet_NaN();

@@ -1,6 +1,7 @@
 #pragma once
 // What the kernels of cross entropy share: which rows count, and the rows of logits.
 #include "quipu/ops/cross_entropy_kernels.h"
+#include "quipu/ops/log_sum.h"
 #include "rows.cuh"
 #include "runtime/run.h"
 
@@ -40,8 +41,9 @@ struct LossRows {
   DType dtype;
   std::int64_t step;  // of logits within a row
   LossTargets targets;
-  T* lse;     // may be null, as the next one
-  T* losses;  // one number a row
+  T* lse;              // may be null, as losses
+  std::int64_t rests;  // from a log-sum-exp to its rest
+  T* losses;           // one number a row
 };
 
 // ---- on the host ----
@@ -75,6 +77,7 @@ LossRows<T> rows_of(const Layout<4>& part, const View& logits, const View& targe
           logits.strides.back(),
           LossTargets(own, logits.shape.back(), options),
           lse.defined ? lse.as<T>() : nullptr,
+          lse.defined ? lse.stride(0) : 0,
           losses.defined ? losses.as<T>() : nullptr};
 }
 

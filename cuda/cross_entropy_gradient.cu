@@ -37,16 +37,20 @@ __global__ void __launch_bounds__(block_threads) gradient_rows(Gradient<T> g) {
   if (!counts && g.add) return;
   const T up = load_element<T>(g.d_o, g.d_o_type, at[from_d_o]);
   const T factor = up * (g.scale != nullptr ? *g.scale : T(1));
-  const T log_sum = counts ? g.rows.lse[g.rows.first + self.line] : T(0);
+  const T* const own = g.rows.lse + g.rows.first + self.line;
+  const T log_sum = counts ? *own : T(0);
+  // The rest of the log-sum-exp is in the factor of the weights, which saves a register.
+  const T of_weight = counts ? factor * std::exp(-own[g.rows.rests]) : T(0);
   const T smoothing = static_cast<T>(targets.smoothing);
-  const T spread = smoothing / static_cast<T>(targets.classes);
+  const T of_all = factor * (smoothing / static_cast<T>(targets.classes));
+  const T of_target = factor * (T(1) - smoothing);
   for (std::int64_t k = self.thread * Chunk::count; k < targets.classes; k += team * Chunk::count) {
     T z[Chunk::count] = {};
     if (counts) {
       Chunk::load(g.rows.logits, g.rows.dtype, at[from_logits] + k * g.rows.step, z);
       for (int j = 0; j < Chunk::count; ++j) {
-        const T difference = std::exp(z[j] - log_sum) - spread;
-        z[j] = factor * (k + j == target ? difference - (T(1) - smoothing) : difference);
+        z[j] = of_weight * std::exp(z[j] - log_sum) - of_all;
+        if (k + j == target) z[j] -= of_target;
       }
     }
     Chunk::put(g.d_logits, g.d_type, at[from_d_logits] + k * g.d_step, z, g.add);

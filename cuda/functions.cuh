@@ -51,6 +51,14 @@ template <class T>
 __device__ __forceinline__ T minimum(T a, T b) {
   return a < b || a != a ? a : b;
 }
+/// What x gets of d where the extremum of x and y is taken: all where it wins, half of it where
+/// both do. NaN wins.
+template <class T>
+__device__ __forceinline__ T share_of(T d, bool wins, T x, T y) {
+  const bool x_is = x == x, y_is = y == y;  // numbers
+  const bool all = wins || (!x_is && y_is), both = x == y || (!x_is && !y_is);
+  return all ? d : both ? T(0.5) * d : T(0);
+}
 
 }  // namespace math
 
@@ -163,13 +171,15 @@ __device__ __forceinline__ T apply_real(T a, T b, T c) {
   if constexpr (F == mul_silu_grad) return a * c * math::silu_slope(b);
   if constexpr (F == div_grad_b) return -a * b / c;
   if constexpr (F == pow_grad_a) return c == T(0) ? T(0) : a * c * std::pow(b, c - T(1));
-  if constexpr (F == pow_grad_b) return b == T(0) ? T(0) : a * c * std::log(b);
+  if constexpr (F == pow_grad_b) {
+    return b == T(0) && std::abs(c) <= T(1) ? T(0) : a * c * std::log(b);
+  }
   if constexpr (F == where_first) return a != T(0) ? b : T(0);
   if constexpr (F == where_second) return a != T(0) ? T(0) : b;
-  if constexpr (F == maximum_grad) return b > c ? a : b == c ? T(0.5) * a : T(0);
-  if constexpr (F == minimum_grad) return b < c ? a : b == c ? T(0.5) * a : T(0);
-  if constexpr (F == clamp_grad_low) return b >= c ? a : T(0);
-  if constexpr (F == clamp_grad_high) return b <= c ? a : T(0);
+  if constexpr (F == maximum_grad) return math::share_of(a, b > c, b, c);
+  if constexpr (F == minimum_grad) return math::share_of(a, b < c, b, c);
+  if constexpr (F == clamp_grad_low) return b < c ? T(0) : a;
+  if constexpr (F == clamp_grad_high) return b > c ? T(0) : a;
 }
 
 /// F of up to three numbers. Only for functions that T has.

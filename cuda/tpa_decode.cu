@@ -302,13 +302,13 @@ void run_attention(const TpaInputs& in, const ForwardTarget<T>& to, const TpaBlo
                Attention<T>::shared_bytes(f.held_queries()), f, static_cast<int>(column_groups));
 }
 
-void forward(const TpaInputs& in, View o, View lse, View partial) {
+void forward(const TpaInputs& in, View o, const LogSums& sums, View partial) {
   if (o.size(0) * o.size(1) == 0) return;
   const TpaBlocks blocks = tpa_blocks_on(DeviceKind::cuda, o.size(0), in.ak.size(1), in.split);
   const IndexGuard guard = guard_of(in);
   const auto run_with = [&]<class T>(T) {
-    const ForwardTarget<T> to(o, lse, partial, blocks, in.value_scale);
-    if (!tpa_forward_on_tensor_cores(in, o, lse, partial, blocks, guard)) {
+    const ForwardTarget<T> to(o, sums, partial, blocks, in.value_scale);
+    if (!tpa_forward_on_tensor_cores(in, o, sums, partial, blocks, guard)) {
       run_attention(in, to, blocks, guard);
     }
     if (blocks.count > 1) tpa_merge(to, blocks, o.size(0), Queue(o));

@@ -92,31 +92,38 @@ inline constexpr T minus_infinity = -std::numeric_limits<T>::infinity();
 /// Where forward leaves its results: o and lse, or a part for the block.
 template <class T>
 struct ForwardTarget {
-  ForwardTarget(const View& o_view, const View& lse_view, const View& partial,
+  ForwardTarget(const View& o_view, const LogSums& kept, const View& partial,
                 const TpaBlocks& blocks, double scale)
       : o(o_view), heads(o_view.size(1)), e(o_view.size(2)), value_scale(static_cast<T>(scale)) {
-    if (lse_view.defined) {
-      lse = lse_view.as<T>();
-      lse_step[0] = lse_view.stride(0);
-      lse_step[1] = lse_view.stride(1);
+    if (kept.lse.defined) {
+      lse = kept.lse.as<T>();
+      rest = kept.rest.as<T>();
+      lse_step[0] = kept.lse.stride(0);
+      lse_step[1] = kept.lse.stride(1);
     }
     if (blocks.count == 1) return;
     outputs = partial.as<T>();
     sums = outputs + o_view.size(0) * blocks.count * heads * e;
+    rests = sums + o_view.size(0) * blocks.count * heads;
   }
   /// What a head's sums are multiplied with; where nothing attends, all is 0.
   __device__ __forceinline__ T factor(T sum) const {
     return sum == T(0) ? T(0) : value_scale / sum;
   }
-  __device__ __forceinline__ void put_lse(std::int64_t b, std::int64_t head, T value) const {
-    if (lse != nullptr) lse[b * lse_step[0] + head * lse_step[1]] = value;
+  __device__ __forceinline__ void put_lse(std::int64_t b, std::int64_t head,
+                                          const LogSum<T>& value) const {
+    if (lse == nullptr) return;
+    const std::int64_t to = b * lse_step[0] + head * lse_step[1];
+    lse[to] = value.lse;
+    rest[to] = value.rest;
   }
   /// The log-sum-exp of a head from its largest score and the sum of exponentials.
   __device__ __forceinline__ void put_sum(std::int64_t b, std::int64_t head, T largest,
                                           T sum) const {
-    const T value = sum == T(0) ? minus_infinity<T> : largest + std::log(sum);
+    const LogSum<T> value = log_sum_of(largest, std::log(sum));
     if (sums == nullptr) return put_lse(b, head, value);
-    sums[blockIdx.x * heads + head] = value;
+    sums[blockIdx.x * heads + head] = value.lse;
+    rests[blockIdx.x * heads + head] = value.rest;
   }
 
   /// One entry of the output, or of the block's part of it.
@@ -133,10 +140,11 @@ struct ForwardTarget {
   Factor o;
   std::int64_t heads, e;
   T value_scale;
-  T* lse = nullptr;
+  T *lse = nullptr, *rest = nullptr;
   std::int64_t lse_step[2] = {};
   T* outputs = nullptr;  // (b, block, h, e); null where there is one block
   T* sums = nullptr;     // (b, block, h): log-sum-exps
+  T* rests = nullptr;    // likewise their rests
 };
 
 /// o and lse from the parts of several blocks.
@@ -145,10 +153,10 @@ void tpa_merge(const ForwardTarget<T>& to, const TpaBlocks& blocks, std::int64_t
                const Queue& queue);
 
 /// The forward kernel on tensor cores, where types, sizes and strides suit it; false: nothing ran.
-bool tpa_forward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
+bool tpa_forward_on_tensor_cores(const TpaInputs& in, const View& o, const LogSums& sums,
                                  const View& partial, const TpaBlocks& blocks, IndexGuard guard);
 /// The same for backward, but for the sums over blocks.
-bool tpa_backward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
+bool tpa_backward_on_tensor_cores(const TpaInputs& in, const View& o, const LogSums& sums,
                                   const View& d_o, const TpaInputGrads& d, const View& partial,
                                   const TpaBlocks& blocks);
 

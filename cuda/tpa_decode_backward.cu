@@ -46,6 +46,7 @@ class Differentiation {
     keys_ = tile(plan_.key_columns);
     values_ = tile(plan_.value_columns);
     lse_ = take(plan_.heads);
+    rest_ = take(plan_.heads);
     mean_ = take(plan_.heads);
     if (plan_.holds_queries) {
       aq_.hold(take(plan_.heads * Plan::odd(plan_.r)), plan_.heads, plan_.r);
@@ -60,7 +61,9 @@ class Differentiation {
 
   __device__ __forceinline__ void run() {
     for (int h = thread_; h < plan_.heads; h += block_threads) {
-      lse_[h] = g_.lse[block_.b * g_.lse_step[0] + h * g_.lse_step[1]];
+      const std::int64_t from = block_.b * g_.lse_step[0] + h * g_.lse_step[1];
+      lse_[h] = g_.lse[from];
+      rest_[h] = g_.rest[from];
     }
     if (g_.parts != nullptr) {
       for (std::int64_t i = thread_; i < part_size(); i += block_threads) put_part(i, T(0));
@@ -180,7 +183,7 @@ class Differentiation {
     __syncthreads();
     for (int p = thread_; p < rows_ * plan_.heads; p += block_threads) {
       const int i = p / plan_.heads, h = p % plan_.heads;
-      weights_(i, h) = std::exp(weights_(i, h) - lse_[h]);
+      weights_(i, h) = std::exp((weights_(i, h) - lse_[h]) - rest_[h]);
     }
   }
 
@@ -273,7 +276,7 @@ class Differentiation {
   Rows<T> weights_, products_, d_weights_, factors_;  // (rows, heads)
   Rows<T> inner_, d_inner_;                           // (rows, r)
   Rows<T> keys_, values_;                             // some columns of bk and bv
-  T *lse_, *mean_, *sums_ = nullptr, *part_;
+  T *lse_, *rest_, *mean_, *sums_ = nullptr, *part_;
   std::int64_t first_ = 0, keys_held_ = -1;  // rank and column that lie in keys_
   int rows_ = 0;
   int thread_ = static_cast<int>(threadIdx.x);
@@ -299,7 +302,7 @@ __global__ void __launch_bounds__(block_threads)
 // ---- on the host ----
 
 template <class T>
-void run_blocks(const TpaInputs& in, const View& o, const View& lse, const View& d_o,
+void run_blocks(const TpaInputs& in, const View& o, const LogSums& sums, const View& d_o,
                 const TpaInputGrads& d, const View& partial, const TpaBlocks& blocks) {
   const Plan plan(in, d_o, sizeof(T));
   const Backward<T> backward{plan,
@@ -320,8 +323,9 @@ void run_blocks(const TpaInputs& in, const View& o, const View& lse, const View&
                              d.bq.wanted(),
                              EntryCounts(in),
                              blocks,
-                             lse.as<T>(),
-                             {lse.stride(0), lse.stride(1)},
+                             sums.lse.as<T>(),
+                             sums.rest.as<T>(),
+                             {sums.lse.stride(0), sums.lse.stride(1)},
                              partial.defined ? partial.as<T>() : nullptr,
                              static_cast<T>(in.score_scale),
                              static_cast<T>(in.value_scale)};
@@ -339,13 +343,13 @@ void sum_blocks(const Grad& g, const View& partial, std::int64_t start, std::int
                partial.as<T>() + start, count, partial.size(2));
 }
 
-void backward(const TpaInputs& in, View o, View lse, View d_o, const TpaInputGrads& d,
+void backward(const TpaInputs& in, View o, const LogSums& sums, View d_o, const TpaInputGrads& d,
               View partial) {
   if (d_o.size(0) == 0) return;
   const TpaBlocks blocks = tpa_blocks_on(DeviceKind::cuda, d_o.size(0), in.ak.size(1), in.split);
   const auto run_with = [&]<class T>(T) {
-    if (!tpa_backward_on_tensor_cores(in, o, lse, d_o, d, partial, blocks)) {
-      run_blocks<T>(in, o, lse, d_o, d, partial, blocks);
+    if (!tpa_backward_on_tensor_cores(in, o, sums, d_o, d, partial, blocks)) {
+      run_blocks<T>(in, o, sums, d_o, d, partial, blocks);
     }
     sum_blocks<T>(d.aq, partial, 0, blocks.count);
     sum_blocks<T>(d.bq, partial, in.aq.size(1) * in.aq.size(2), blocks.count);

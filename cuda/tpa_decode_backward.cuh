@@ -37,7 +37,7 @@ struct Plan {
   }
   std::size_t elements() const {
     std::size_t n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(row_elements());
-    n += static_cast<std::size_t>(2 * heads);
+    n += static_cast<std::size_t>(3 * heads);
     if (holds_queries) n += static_cast<std::size_t>(heads * odd(r) + r * odd(d));
     if (holds_d_o) n += static_cast<std::size_t>(heads * odd(e));
     if (holds_sums) n += static_cast<std::size_t>(r * (heads + d));
@@ -57,7 +57,7 @@ struct Backward {
   bool of_scores, of_aq, of_bq;
   EntryCounts counts;
   TpaBlocks blocks;
-  const T* lse;
+  const T *lse, *rest;
   std::int64_t lse_step[2];
   T* parts;  // (b, block, h r + r d), null where neither aq nor bq wants a gradient
   T score_scale, value_scale;

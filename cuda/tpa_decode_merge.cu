@@ -37,12 +37,15 @@ __global__ void __launch_bounds__(block_threads)
   largest = fold_warp(largest, [](T x, T y) { return y > x ? y : x; });
   const T shift = largest == minus_infinity<T> ? T(0) : largest;
   for (int k = lane; k < count; k += warp_size) {
-    own[k] = std::exp(own[k] - shift);
+    own[k] = std::exp((own[k] - shift) + to.rests[(b * count + k) * to.heads + first + head]);
     sum += own[k];
   }
   sum = fold_warp(sum, [](T x, T y) { return x + y; });
   __syncwarp();
-  if (lane == 0) to.put_lse(b, first + head, sum == T(0) ? largest : shift + std::log(sum));
+  if (lane == 0) {
+    to.put_lse(b, first + head,
+               sum == T(0) ? LogSum<T>{largest, T(0)} : log_sum_of(shift, std::log(sum)));
+  }
   const T inverse = sum == T(0) ? T(0) : T(1) / sum;
   for (std::int64_t column = lane; column < to.e; column += 4 * warp_size) {
     T total[4] = {};

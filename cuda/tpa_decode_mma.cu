@@ -350,10 +350,10 @@ void run_attention(const TpaInputs& in, const ForwardTarget<float>& to, const Tp
 }  // namespace
 }  // namespace tpa_mma
 
-bool tpa_forward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
+bool tpa_forward_on_tensor_cores(const TpaInputs& in, const View& o, const LogSums& sums,
                                  const View& partial, const TpaBlocks& blocks, IndexGuard guard) {
   if (!tpa_mma::suits(in)) return false;
-  const ForwardTarget<float> to(o, lse, partial, blocks, in.value_scale);
+  const ForwardTarget<float> to(o, sums, partial, blocks, in.value_scale);
   in.aq.dtype == bf16 ? tpa_mma::run_attention<__nv_bfloat16>(in, to, blocks, guard)
                       : tpa_mma::run_attention<__half>(in, to, blocks, guard);
   return true;

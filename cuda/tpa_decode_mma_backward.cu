@@ -28,7 +28,7 @@ struct Backward {
   FactorGrad d_ak, d_bk, d_av, d_bv;
   EntryCounts counts;
   TpaBlocks blocks;
-  const float* lse;
+  const float *lse, *rest;
   std::int64_t lse_step[2];
   float* parts;  // (b, block, h r + r d), or null
   int heads, r, d, e;
@@ -43,7 +43,7 @@ struct Shared {
   uint4 d_o[most_heads * wide_chunks];         // (head, e)
   Planes weights, slopes;                      // g and y: (entry, head)
   float4 results[2][rows * most_heads / 4];    // gradients of av and ak: (entry, head)
-  float lse[most_heads], mean[most_heads], raise[most_heads], largest[most_heads];
+  float lse[most_heads], rest[most_heads], mean[most_heads], raise[most_heads], largest[most_heads];
 };
 static_assert(2 * (sizeof(Shared) + 1024) <= 164 * 1024);
 
@@ -164,6 +164,7 @@ class Differentiation {
     const bool exists = self_.thread < g_.heads;
     const std::int64_t at = block_.b * g_.lse_step[0] + self_.thread * g_.lse_step[1];
     shared_.lse[self_.thread] = exists ? g_.lse[at] : 0.0f;
+    shared_.rest[self_.thread] = exists ? g_.rest[at] : 0.0f;
   }
   /// The sum over all entries of weights times their gradients is the product of o and d_o.
   __device__ __forceinline__ void find_means() const {
@@ -218,6 +219,7 @@ class Differentiation {
     const int pair = 4 * self_.warp + self_.member;
     const auto raise = reinterpret_cast<const float2*>(shared_.raise)[pair];
     const auto lse = reinterpret_cast<const float2*>(shared_.lse)[pair];
+    const auto rest = reinterpret_cast<const float2*>(shared_.rest)[pair];
     const auto mean = reinterpret_cast<const float2*>(shared_.mean)[pair];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -227,9 +229,9 @@ class Differentiation {
         const float2 ak = factor_of<E>(keys, self_, i, half);
         const float2 av = factor_of<E>(values, self_, i, half);
         const Slope x(*this, row < count, ak.x, av.x, products[i][2 * half] * raise.x,
-                      factors[i][2 * half], lse.x, mean.x);
+                      factors[i][2 * half], lse.x, rest.x, mean.x);
         const Slope y(*this, row < count, ak.y, av.y, products[i][2 * half + 1] * raise.y,
-                      factors[i][2 * half + 1], lse.y, mean.y);
+                      factors[i][2 * half + 1], lse.y, rest.y, mean.y);
         put_halves(shared_.weights, self_, i, half, Halves<E>(x.weighted, y.weighted));
         put_halves(shared_.slopes, self_, i, half,
                    Halves<E>(x.d_score * ak.x * raise.x, y.d_score * ak.y * raise.y));
@@ -243,10 +245,12 @@ class Differentiation {
   /// What one entry and head have.
   struct Slope {
     __device__ __forceinline__ Slope(const Differentiation& all, bool attends, float ak, float av,
-                                     float product, float factor, float lse, float mean) {
+                                     float product, float factor, float lse, float rest,
+                                     float mean) {
       const float scale = all.g_.value_scale;
-      const float score = all.g_.score_scale * (ak * product);
-      const float weight = attends ? std::exp(score - lse) : 0.0f;
+      // Rounded as in forward, not fused into the difference.
+      const float score = __fmul_rn(all.g_.score_scale, ak * product);
+      const float weight = attends ? std::exp((score - lse) - rest) : 0.0f;
       d_av = scale * (weight * factor);
       weighted = scale * (weight * av);
       d_score = weight * (scale * (av * factor) - mean);
@@ -411,7 +415,7 @@ bool suits_backward(const TpaInputs& in, const View& d_o, const TpaInputGrads& d
 }  // namespace
 }  // namespace tpa_mma
 
-bool tpa_backward_on_tensor_cores(const TpaInputs& in, const View& o, const View& lse,
+bool tpa_backward_on_tensor_cores(const TpaInputs& in, const View& o, const LogSums& sums,
                                   const View& d_o, const TpaInputGrads& d, const View& partial,
                                   const TpaBlocks& blocks) {
   using namespace tpa_mma;
@@ -430,8 +434,9 @@ bool tpa_backward_on_tensor_cores(const TpaInputs& in, const View& o, const View
                           FactorGrad(d.bv),
                           EntryCounts(in),
                           blocks,
-                          lse.as<float>(),
-                          {lse.stride(0), lse.stride(1)},
+                          sums.lse.as<float>(),
+                          sums.rest.as<float>(),
+                          {sums.lse.stride(0), sums.lse.stride(1)},
                           partial.defined ? partial.as<float>() : nullptr,
                           static_cast<int>(in.aq.size(1)),
                           static_cast<int>(in.aq.size(2)),

@@ -82,49 +82,67 @@ struct ClampRule {
   }
 };
 
+Tensor map_terms(Pointwise f, const Term& a, const Term& b, const PointwiseResult& result) {
+  return map(f, {operand(a, result.dtype), operand(b, result.dtype)}, result);
+}
+
 Tensor extremum(Pointwise f, Pointwise share, const Term& a, const Term& b) {
-  const Tensor o = map(f, {operand(a), operand(b)}, match_terms(a, b));
+  const PointwiseResult result = match_terms(a, b);
+  const auto bound_in = f == Pointwise::maximum ? lower_bound_in : upper_bound_in;
+  const auto fitting = [&](const Term& term) {
+    return term.is_tensor() ? term : Term(bound_in(term.scalar(), result.dtype));
+  };
+  const Term x = fitting(a), y = fitting(b);
+  const Tensor o = map_terms(f, x, y, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
-  return tie(o, {a.tensor(), b.tensor()}, ExtremumRule{{wanted, a}, {wanted, b}, share});
+  return tie(o, {a.tensor(), b.tensor()},
+             ExtremumRule{{wanted, x, result.dtype}, {wanted, y, result.dtype}, share});
 }
 
 }  // namespace
 
 Tensor add(const Term& a, const Term& b) {
   const OpScope op("add");
-  const Tensor o = map(Pointwise::add, {operand(a), operand(b)}, match_terms(a, b));
+  const PointwiseResult result = match_terms(a, b);
+  const Tensor o = map_terms(Pointwise::add, a, b, result);
   return tie(o, {a.tensor(), b.tensor()}, AddRule{});
 }
 
 Tensor sub(const Term& a, const Term& b) {
   const OpScope op("sub");
-  const Tensor o = map(Pointwise::sub, {operand(a), operand(b)}, match_terms(a, b));
+  const PointwiseResult result = match_terms(a, b);
+  const Tensor o = map_terms(Pointwise::sub, a, b, result);
   return tie(o, {a.tensor(), b.tensor()}, SubRule{});
 }
 
 Tensor mul(const Term& a, const Term& b) {
   const OpScope op("mul");
-  const Tensor o = map(Pointwise::mul, {operand(a), operand(b)}, match_terms(a, b));
-  return tie(o, {a.tensor(), b.tensor()}, MulRule{{b.requires_grad(), a}, {a.requires_grad(), b}});
+  const PointwiseResult result = match_terms(a, b);
+  const Tensor o = map_terms(Pointwise::mul, a, b, result);
+  return tie(o, {a.tensor(), b.tensor()},
+             MulRule{{b.requires_grad(), a, result.dtype}, {a.requires_grad(), b, result.dtype}});
 }
 
 Tensor div(const Term& a, const Term& b) {
   const OpScope op("div");
   const PointwiseResult result = match_terms(a, b);
   check_floating("the quotient", result.dtype);
-  const Tensor o = map(Pointwise::div, {operand(a), operand(b)}, result);
+  const Tensor o = map_terms(Pointwise::div, a, b, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
-  return tie(o, {a.tensor(), b.tensor()}, DivRule{{wanted, b}, save_if(b.requires_grad(), o)});
+  return tie(o, {a.tensor(), b.tensor()},
+             DivRule{{wanted, b, result.dtype}, save_if(b.requires_grad(), o)});
 }
 
 Tensor pow(const Term& a, const Term& b) {
   const OpScope op("pow");
   const PointwiseResult result = match_terms(a, b);
   check_floating("the power", result.dtype);
-  const Tensor o = map(Pointwise::pow, {operand(a), operand(b)}, result);
+  const Tensor o = map_terms(Pointwise::pow, a, b, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
   return tie(o, {a.tensor(), b.tensor()},
-             PowRule{{wanted, a}, {a.requires_grad(), b}, save_if(b.requires_grad(), o)});
+             PowRule{{wanted, a, result.dtype},
+                     {a.requires_grad(), b, result.dtype},
+                     save_if(b.requires_grad(), o)});
 }
 
 Tensor maximum(const Term& a, const Term& b) {
@@ -146,14 +164,15 @@ Tensor neg(const Tensor& x) {
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& low, const std::optional<Scalar>& high) {
   const OpScope op("clamp");
   check(low || high, "neither low nor high is given");
-  if (low) check_scalar(*low, x.dtype());
-  if (high) check_scalar(*high, x.dtype());
   if (low && high) check(low->real() <= high->real(), "low is ", *low, ", but high is ", *high);
+  std::optional<Scalar> from = low, to = high;
+  if (from) from = lower_bound_in(*from, x.dtype());
+  if (to) to = upper_bound_in(*to, x.dtype());
   const PointwiseResult result{x.shape(), x.dtype(), x.device()};
-  const Tensor o = low && high ? map(Pointwise::clamp, {x, *low, *high}, result)
-                   : low       ? map(Pointwise::maximum, {x, *low}, result)
-                               : map(Pointwise::minimum, {x, *high}, result);
-  return tie(o, {x}, ClampRule{save_if(x.requires_grad(), x), low, high});
+  const Tensor o = from && to ? map(Pointwise::clamp, {x, *from, *to}, result)
+                   : from     ? map(Pointwise::maximum, {x, *from}, result)
+                              : map(Pointwise::minimum, {x, *to}, result);
+  return tie(o, {x}, ClampRule{save_if(x.requires_grad(), x), from, to});
 }
 
 }  // namespace quipu

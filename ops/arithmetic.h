@@ -13,14 +13,17 @@ Tensor sub(const Term& a, const Term& b);
 Tensor mul(const Term& a, const Term& b);
 /// Floating types only. Keeps b, and the output where b wants a gradient.
 Tensor div(const Term& a, const Term& b);
-/// a to the power of b. Floating types only.
+/// a to the power of b. Floating types only. 0 to a negative power is infinity, with slopes of
+/// -infinity; the exponent gets no gradient of 0 to any other power.
 Tensor pow(const Term& a, const Term& b);
-/// NaN wins. Where both are equal, each gets half of the gradient.
+/// NaN wins, and the gradient goes where the value came from; where both are equal or both NaN,
+/// each gets half. A number that the tensor's type cannot hold, but that would become an entry, is
+/// an error.
 Tensor maximum(const Term& a, const Term& b);
 Tensor minimum(const Term& a, const Term& b);
 Tensor neg(const Tensor& x);
 /// Entries below `low` become `low`, above `high` become `high`; the gradient passes where x lies
-/// within the bounds, borders included. At least one bound must be given.
+/// within the bounds, borders included, and where it is NaN. At least one bound must be given.
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& low,
              const std::optional<Scalar>& high = {});
 

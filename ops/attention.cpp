@@ -22,6 +22,8 @@ struct Plan {
   double scale;
 
   Shape rows() const { return {output[0], output[1], output[2]}; }
+  /// Of the log-sum-exps and their rests.
+  Shape sums() const { return {2, output[0], output[1], output[2]}; }
 };
 
 void check_pair(const Tensor& q, const char* name, const Tensor& x) {
@@ -59,18 +61,18 @@ Plan check_attention(const Tensor& q, const Tensor& k, const Tensor& v,
   return {{q.size(0), heads, q.size(2), v.size(3)}, options.causal, scale};
 }
 
-/// The log-sum-exp is only kept if it has room.
+/// The log-sum-exps are only kept if they have room.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Plan& plan,
-              const Tensor& lse) {
+              const Tensor& sums) {
   const Tensor o = empty(plan.output, q.dtype(), q.device());
-  if (o.numel() == 0 && !lse.defined()) return o;
-  attention_forward({q, k, v, plan.causal, plan.scale}, o, view_of(lse));
+  if (o.numel() == 0 && !sums.defined()) return o;
+  attention_forward({q, k, v, plan.causal, plan.scale}, o, halves_of(view_of(sums)));
   return o;
 }
 
 /// v and o may be undefined where only v wants a gradient.
 void undo(const Tensor& q, const Tensor& k, const View& v, const Plan& plan, const View& o,
-          const Tensor& lse, const Tensor& d_o, const AttentionGrads& d) {
+          const LogSums& sums, const Tensor& d_o, const AttentionGrads& d) {
   if (!any_elements(d.q, d.k, d.v)) return;
   const DType wide = compute_type(q.dtype());
   Tensor mean, partial;
@@ -81,16 +83,16 @@ void undo(const Tensor& q, const Tensor& k, const View& v, const Plan& plan, con
     shape.insert(0, parts);
     partial = workspace(shape, wide, q.device());
   }
-  attention_backward_kernel({q, k, v, plan.causal, plan.scale}, o, lse, d_o, {d.q, d.k, d.v},
+  attention_backward_kernel({q, k, v, plan.causal, plan.scale}, o, sums, d_o, {d.q, d.k, d.v},
                             view_of(mean), view_of(partial));
   if (partial.defined()) add_into_kernel(d.q, partial);
 }
 
 struct AttentionRule {
-  Saved q, k, v, o, lse;
+  Saved q, k, v, o, sums;
   Plan plan;
   void backward(const Tensor& d_o, Grads& d) const {
-    undo(q, k, view_of(v), plan, view_of(o), lse, d_o, {d[0], d[1], d[2]});
+    undo(q, k, view_of(v), plan, view_of(o), halves_of(view_of(sums)), d_o, {d[0], d[1], d[2]});
   }
 };
 
@@ -102,14 +104,14 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
   const Plan plan = check_attention(q, k, v, options);
   const bool through_scores = q.requires_grad() || k.requires_grad();
   const bool wanted = through_scores || v.requires_grad();
-  Tensor lse;
+  Tensor sums;
   if (wanted && recording()) {
-    lse = empty(plan.rows(), compute_type(q.dtype()), q.device(), Category::saved);
+    sums = empty(plan.sums(), compute_type(q.dtype()), q.device(), Category::saved);
   }
-  const Tensor o = attend(q, k, v, plan, lse);
+  const Tensor o = attend(q, k, v, plan, sums);
   return tie(o, {q, k, v},
              AttentionRule{save_if(wanted, q), save_if(wanted, k), save_if(through_scores, v),
-                           save_if(through_scores, o), save_if(lse.defined(), lse), plan});
+                           save_if(through_scores, o), save_if(sums.defined(), sums), plan});
 }
 
 Tensor attention_composed(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -136,8 +138,8 @@ AttentionOutput attention_with_lse(const Tensor& q, const Tensor& k, const Tenso
                                    const AttentionOptions& options) {
   const OpScope op("attention_with_lse");
   const Plan plan = check_attention(q, k, v, options);
-  const Tensor lse = empty(plan.rows(), compute_type(q.dtype()), q.device());
-  return {no_gradient(attend(q, k, v, plan, lse)), lse};
+  const Tensor sums = empty(plan.sums(), compute_type(q.dtype()), q.device());
+  return {no_gradient(attend(q, k, v, plan, sums)), sums[0], sums[1]};
 }
 
 void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
@@ -151,13 +153,16 @@ void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
   check(output.o.shape() == plan.output && output.o.dtype() == q.dtype(),
         "o is not the output of attention_with_lse: it has shape ", output.o.shape(), " and is ",
         output.o.dtype());
-  check(output.lse.shape() == plan.rows() && output.lse.dtype() == compute_type(q.dtype()) &&
-            output.lse.is_contiguous(),
-        "lse is not that of attention_with_lse: it has shape ", output.lse.shape(), " and is ",
-        output.lse.dtype());
+  const auto check_sums = [&](const char* name, const Tensor& x) {
+    check(x.shape() == plan.rows() && x.dtype() == compute_type(q.dtype()) && x.is_contiguous(),
+          name, " is not that of attention_with_lse: it has shape ", x.shape(), " and is ",
+          x.dtype());
+    check_same_device("q", q, name, x);
+  };
+  check_sums("lse", output.lse);
+  if (output.rest.defined()) check_sums("rest", output.rest);
   check_same_device("q", q, "d_o", d_o);
   check_same_device("q", q, "o", output.o);
-  check_same_device("q", q, "lse", output.lse);
   const auto check_grad = [&](const char* name, const Grad& g, const Tensor& x) {
     if (!g.wanted()) return;
     check(g.view.shape == x.shape(), "the gradient of ", name, " has shape ", g.view.shape,
@@ -168,7 +173,7 @@ void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
   check_grad("q", d.q, q);
   check_grad("k", d.k, k);
   check_grad("v", d.v, v);
-  undo(q, k, v, plan, output.o, output.lse, d_o, d);
+  undo(q, k, v, plan, output.o, {output.lse, view_of(output.rest)}, d_o, d);
 }
 
 }  // namespace quipu

@@ -19,10 +19,10 @@ struct AttentionOptions {
 /// 512. Strides are any, without a copy; the output is contiguous.
 ///
 /// The scores are never in memory: forward and backward go through them tile by tile. For backward
-/// it keeps q, k and one number a query in the compute type (the log-sum-exp of its scores), and
-/// where q or k gets a gradient also v and the output. On the CPU backward takes workspace for the
-/// gradient of q in reduced types, and where b hk is less than 8: there up to 8 / (b hk) times the
-/// size of q.
+/// it keeps q, k and two numbers a query in the compute type (the log-sum-exp of its scores, and
+/// the digits that this one lost to rounding), and where q or k gets a gradient also v and the
+/// output. On the CPU backward takes workspace for the gradient of q in reduced types, and where b
+/// hk is less than 8: there up to 8 / (b hk) times the size of q.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options = {});
 
@@ -32,8 +32,9 @@ Tensor attention_composed(const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttentionOptions& options = {});
 
 struct AttentionOutput {
-  Tensor o;    // as attention gives it
-  Tensor lse;  // (b, h, n): log-sum-exp of the scores, in the compute type; -inf without any
+  Tensor o;          // as attention gives it
+  Tensor lse;        // (b, h, n): log-sum-exp of the scores, in the compute type; -inf without any
+  Tensor rest = {};  // (b, h, n): what rounding left off of it; 0 where it is undefined
 };
 struct AttentionGrads {
   Grad q, k, v;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "quipu/core/dispatch.h"
+#include "quipu/ops/log_sum.h"
 
 namespace quipu {
 
@@ -38,12 +39,14 @@ inline bool attention_needs_partial(std::int64_t parts, const Grad& d_q, DType c
          (parts > 1 || size_of(d_q.view.dtype) < size_of(compute_type));
 }
 
-/// o (b, h, n, e), and lse (b, h, n), contiguous and in the compute type, if it is defined.
-inline constinit Kernel<void(const AttentionInputs&, View o, View lse)> attention_forward{
+/// o (b, h, n, e), and the log-sum-exps of the scores, (b, h, n) and contiguous, if they are
+/// defined.
+inline constinit Kernel<void(const AttentionInputs&, View o, const LogSums&)> attention_forward{
     "attention_forward"};
-/// Gradients (=|+=) from d_o (b, h, n, e), but those of q into `partial` if that is defined. o, v
-/// and `mean`, workspace like lse, are undefined where neither q nor k wants a gradient.
-inline constinit Kernel<void(const AttentionInputs&, View o, View lse, View d_o,
+/// Gradients (=|+=) from d_o (b, h, n, e), but those of q into `partial` if that is defined. The
+/// log-sum-exps may have no rest. o, v
+/// and `mean`, workspace like an lse, are undefined where neither q nor k wants a gradient.
+inline constinit Kernel<void(const AttentionInputs&, View o, const LogSums&, View d_o,
                              const AttentionInputGrads&, View mean, View partial)>
     attention_backward_kernel{"attention_backward"};
 

@@ -20,13 +20,18 @@ struct WhereRule {
 
 Tensor predicate(Pointwise f, const Term& a, const Term& b) {
   PointwiseResult result = match_terms(a, b);
+  const DType dtype = result.dtype;
   result.dtype = boolean;
-  return no_gradient(map(f, {operand(a), operand(b)}, result));
+  return no_gradient(map(f, {operand(a, dtype), operand(b, dtype)}, result));
 }
 
 Tensor choose(const Tensor& condition, const Term& a, const Term& b, PointwiseResult result) {
   result.shape = broadcast_shapes(condition.shape(), result.shape);
-  const Tensor o = map(Pointwise::where, {condition, operand(a), operand(b)}, result);
+  for (const Term* term : {&a, &b}) {
+    if (!term->is_tensor()) check_value(term->scalar(), result.dtype);
+  }
+  const Operand x = operand(a, result.dtype), y = operand(b, result.dtype);
+  const Tensor o = map(Pointwise::where, {condition, x, y}, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
   return tie(o, {condition, a.tensor(), b.tensor()}, WhereRule{save_if(wanted, condition)});
 }
@@ -92,7 +97,6 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
   const OpScope op("masked_fill");
   check_bool("mask", mask);
   check_same_device("x", x, "mask", mask);
-  check_scalar(value, x.dtype());
   check(can_broadcast(mask.shape(), x.shape()), "mask has shape ", mask.shape(),
         ", which does not broadcast to the shape ", x.shape(), " of x");
   return choose(mask, value, x, {x.shape(), x.dtype(), x.device()});

@@ -87,9 +87,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   check_cross_entropy("logits", logits, targets, options);
   const bool keeps = recording() && logits.requires_grad();
   const Tensor scale = loss_scale(targets, logits.size(-1), logits.dtype(), options);
-  const Tensor lse =
-      keeps ? empty(targets.shape(), compute_type(logits.dtype()), logits.device(), Category::saved)
-            : Tensor();
+  const Tensor lse = keeps ? empty(log_sums_of(targets), compute_type(logits.dtype()),
+                                   logits.device(), Category::saved)
+                           : Tensor();
   const Tensor losses = room_for_losses(targets, logits.dtype(), options);
   cross_entropy_rows(logits, targets, view_of(lse), losses, kernel_options(options));
   return tie(reduced_losses(losses, scale, options), {logits},
@@ -100,9 +100,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
 Tensor cross_entropy_composed(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options) {
   check_cross_entropy("logits", logits, targets, options);
-  const Tensor z = logits.to(compute_type(logits.dtype()));
   const std::int64_t never = -1;  // no class either
   const Tensor counts = ne(targets, options.ignore_index.value_or(never));
+  Tensor z = logits.to(compute_type(logits.dtype()));
+  z = where(counts.unsqueeze(-1), z, 0);  // rows that are ignored may hold anything
+  z = z - max(z.detach(), -1, true);      // differences first, as the loss is one
   const Tensor index = where(counts, targets, zeros_like(targets));
   const Tensor wanted = gather(z, -1, index.unsqueeze(-1)).squeeze(-1);
   const double s = options.label_smoothing;
@@ -122,7 +124,7 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, const T
   check(d_logits.view.shape == logits.shape(), "d_logits has shape ", d_logits.view.shape,
         ", but logits has shape ", logits.shape());
   const Tensor scale = loss_scale(targets, logits.size(-1), logits.dtype(), options);
-  const Tensor lse = workspace(targets.shape(), compute_type(logits.dtype()), logits.device());
+  const Tensor lse = workspace(log_sums_of(targets), compute_type(logits.dtype()), logits.device());
   cross_entropy_rows(logits, targets, lse, {}, kernel_options(options));
   cross_entropy_gradient(logits, targets, lse, view_of(scale), d_o, d_logits,
                          kernel_options(options));

@@ -23,7 +23,8 @@ struct CrossEntropyOptions {
 /// that was scaled up for f16 must not overflow. A logit of -infinity is a class that cannot be:
 /// probability 0, loss infinity if it is the target. Rows without any class that can be are NaN.
 ///
-/// Keeps the logits, the targets and one log-sum-exp a row.
+/// Keeps the logits, the targets and two numbers a row: its log-sum-exp, and the digits that this
+/// one lost to rounding.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
 

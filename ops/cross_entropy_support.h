@@ -27,6 +27,11 @@ Tensor loss_scale(const Tensor& targets, std::int64_t classes, DType dtype,
 Tensor reduced_losses(const Tensor& losses, const Tensor& scale,
                       const CrossEntropyOptions& options);
 
+/// The shape of the log-sum-exps of all rows, and of their rests.
+inline Shape log_sums_of(const Tensor& targets) {
+  return {2, targets.numel()};
+}
+
 /// Room for the losses of the rows.
 Tensor room_for_losses(const Tensor& targets, DType dtype, const CrossEntropyOptions& options);
 

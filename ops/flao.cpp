@@ -91,8 +91,8 @@ void check_theta(const Tensor& q, const FlaoOptions& options) {
   check(options.lrpe != FlaoLrpe::rotate || d % 2 == 0, "q has ", d,
         " features, but rotating pairs them and needs an even number");
   const std::int64_t angles = options.lrpe == FlaoLrpe::rotate ? d / 2 : d;
-  check(theta.size(1) <= angles, "theta has shape ", theta.shape(), ", but ", d,
-        " features have no more than ", angles, " angles");
+  check(options.lrpe == FlaoLrpe::cosine_md || theta.size(1) <= angles, "theta has shape ",
+        theta.shape(), ", but ", d, " features have no more than ", angles, " angles");
 }
 
 void check_grid(const Tensor& q, const Tensor& k, const FlaoOptions& options) {
@@ -149,9 +149,9 @@ FlaoEncodings plan(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   return encodings;
 }
 
-FlaoEncodings with_theta(FlaoEncodings encodings, const View& theta) {
-  encodings.q.theta = theta;
-  encodings.k.theta = theta;
+FlaoEncodings with_theta(FlaoEncodings encodings, const View& theta, std::int64_t d) {
+  encodings.q.theta = columns_for(theta, d);
+  encodings.k.theta = encodings.q.theta;
   return encodings;
 }
 
@@ -204,7 +204,7 @@ struct FlaoRule {
                       encodings, keep);
     run_backward(
         {view_of(q), view_of(k), view_of(v), view_of(g), view_of(kv), false, view_of(qkv), {}},
-        sizes, needs, d_o, grads, with_theta(encodings, view_of(theta)));
+        sizes, needs, d_o, grads, with_theta(encodings, view_of(theta), sizes.d));
   }
 };
 
@@ -230,7 +230,7 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
       space_of(q, sizes, encodings, false, !flao_sums_fit_output(sizes, q.dtype()));
   if (o.numel() > 0 || (needs.keep_kv && kv.numel() > 0)) {
     flao_forward(q, k, v, g, kv, view_of(qkv), o, view_of(space),
-                 with_theta(encodings, view_of(options.theta)));
+                 with_theta(encodings, view_of(options.theta), q.size(3)));
   }
   return tie(o, {q, k, v, g},
              FlaoRule{save_if(needs.q, q), save_if(needs.k, k), save_if(needs.v, v),
@@ -258,7 +258,7 @@ void flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   const Wants wants{d_q.wanted(), d_k.wanted(), d_v.wanted(), d_g.wanted()};
   run_backward({q, k, v, g, {}, false, {}, {}}, sizes_of(q.shape(), v.shape(), encodings),
                Needs(wants, encodings, FlaoKeep::nothing), d_o, {d_q, d_k, d_v, d_g},
-               with_theta(encodings, view_of(options.theta)));
+               with_theta(encodings, view_of(options.theta), q.size(3)));
 }
 
 }  // namespace quipu

@@ -104,7 +104,7 @@ const Tensor& Tensor::copy_from(const Tensor& source) const {
 const Tensor& Tensor::fill_(const Scalar& value) const {
   const OpScope op("fill_");
   check_target(*this);
-  check_scalar(value, dtype());
+  check_value(value, dtype());
   change_in_place(*this);
   fill_kernel(*this, value);
   return *this;
@@ -121,7 +121,7 @@ const Tensor& Tensor::add_(const Scalar& value) const {
   const OpScope op("add_");
   check_target(*this);
   check_scalar(value, dtype());
-  return change(*this, Pointwise::add, {*this, value});
+  return change(*this, Pointwise::add, {*this, in_type(value, dtype())});
 }
 
 const Tensor& Tensor::mul_(const Tensor& other) const {
@@ -134,7 +134,7 @@ const Tensor& Tensor::mul_(const Scalar& value) const {
   const OpScope op("mul_");
   check_target(*this);
   check_scalar(value, dtype());
-  return change(*this, Pointwise::mul, {*this, value});
+  return change(*this, Pointwise::mul, {*this, in_type(value, dtype())});
 }
 
 const Tensor& Tensor::div_(const Tensor& other) const {
@@ -147,10 +147,9 @@ const Tensor& Tensor::div_(const Tensor& other) const {
 const Tensor& Tensor::clamp_(const Scalar& low, const Scalar& high) const {
   const OpScope op("clamp_");
   check_target(*this);
-  check_scalar(low, dtype());
-  check_scalar(high, dtype());
   check(low.real() <= high.real(), "low is ", low, ", but high is ", high);
-  return change(*this, Pointwise::clamp, {*this, low, high});
+  const Scalar from = lower_bound_in(low, dtype()), to = upper_bound_in(high, dtype());
+  return change(*this, Pointwise::clamp, {*this, from, to});
 }
 
 const Tensor& Tensor::lerp_(const Tensor& end, const Scalar& weight) const {

@@ -3,6 +3,7 @@
 #include "quipu/core/kernels.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/checks.h"
+#include "quipu/ops/compare.h"
 #include "quipu/ops/cross_entropy_support.h"
 #include "quipu/ops/dense_support.h"
 #include "quipu/ops/linear_cross_entropy_kernels.h"
@@ -72,6 +73,13 @@ class Parts {
   View part(const Tensor& values, std::int64_t first, std::int64_t n) const {
     return rows_of(seen_as(values, {rows_}), first, n);
   }
+  /// Two numbers a row.
+  View log_sums(const Tensor& values, std::int64_t first, std::int64_t n) const {
+    View v = values;
+    v.data = static_cast<char*>(v.data) + first * static_cast<std::int64_t>(size_of(v.dtype));
+    v.shape[1] = n;
+    return v;
+  }
   const Tensor& weight() const { return weight_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t step() const { return step_; }
@@ -86,11 +94,19 @@ class Parts {
 /// The gradients that are wanted, added to part by part.
 class PartGrads {
  public:
-  PartGrads(const Parts& parts, const Grad& d_x, const Grad& d_weight, const Grad& d_bias)
+  PartGrads(const Parts& parts, const Grad& d_x, const Grad& d_weight, const Grad& d_bias,
+            const CrossEntropyOptions& options)
       : parts_(parts),
         d_x_(d_x),
         d_weight_(d_weight, sums(d_weight)),
-        d_bias_(d_bias, sums(d_bias)) {}
+        d_bias_(d_bias, sums(d_bias)),
+        ignored_(options.ignore_index) {
+    if (!d_weight.wanted() || !ignored_ || parts.rows() == 0) return;
+    const View x = parts.x(0, parts.step());
+    counts_ = workspace({parts.step(), 1}, boolean, x.device);
+    const bool has_room = d_x.wanted() && !d_x_.grad().add && d_x_.grad().view.dtype == x.dtype;
+    if (!has_room) x_ = workspace(x.shape, x.dtype, x.device);
+  }
 
   bool wants_bias() const { return d_bias_.wanted(); }
   void add_bias(std::int64_t first, const View& d_logits) const {
@@ -98,13 +114,10 @@ class PartGrads {
   }
   /// Adds the products of the gradient of the logits of some rows.
   void add_products(std::int64_t first, std::int64_t n, const View& d_logits) const {
-    if (d_x_.wanted()) {
-      const Grad all = d_x_.seen_as({parts_.rows(), parts_.weight().size(1)});
-      multiply(d_logits, parts_.weight(), {rows_of(all.view, first, n), all.add});
-    }
     if (d_weight_.wanted()) {
-      multiply(transposed(d_logits), parts_.x(first, n), sum_of(d_weight_, first));
+      multiply(transposed(d_logits), counting_x(first, n), sum_of(d_weight_, first));
     }
+    if (d_x_.wanted()) multiply(d_logits, parts_.weight(), rows_of_x(first, n));
   }
   void finish() const {
     for (const DenseGrad* g : {&d_x_, &d_weight_, &d_bias_}) {
@@ -115,6 +128,25 @@ class PartGrads {
   }
 
  private:
+  /// x with zeros in rows that are ignored: these may hold infinity or NaN, and 0 times that would
+  /// reach the gradient of the weight. It lies where the gradient of x will be, if that is
+  /// possible.
+  View counting_x(std::int64_t first, std::int64_t n) const {
+    const View x = parts_.x(first, n);
+    if (!counts_.defined()) return x;
+    const View counts = rows_of(counts_, 0, n);
+    const View result = x_.defined() ? rows_of(x_, 0, n) : rows_of_x(first, n).view;
+    View targets = parts_.targets(first, n);
+    targets.shape = counts.shape;
+    targets.strides = {targets.stride(0), 0};
+    pointwise_kernel(Grad::write_to(counts), Pointwise::ne, {targets, Scalar(*ignored_)});
+    pointwise_kernel(Grad::write_to(result), Pointwise::where, {counts, x, Scalar(0)});
+    return result;
+  }
+  Grad rows_of_x(std::int64_t first, std::int64_t n) const {
+    const Grad all = d_x_.seen_as({parts_.rows(), parts_.weight().size(1)});
+    return {rows_of(all.view, first, n), all.add};
+  }
   /// Sums over several parts are rounded once, at the end.
   bool sums(const Grad& g) const { return parts_.several() && is_reduced(g.view.dtype); }
   static Grad sum_of(const DenseGrad& g, std::int64_t first) {
@@ -123,6 +155,8 @@ class PartGrads {
 
   const Parts& parts_;
   DenseGrad d_x_, d_weight_, d_bias_;
+  std::optional<std::int64_t> ignored_;
+  Tensor counts_, x_;  // of a part, where rows may be ignored and they have no other place
 };
 
 void run_backward(const Parts& parts, const Tensor& lse, const Tensor& scale, const Tensor& d_o,
@@ -137,7 +171,7 @@ void run_backward(const Parts& parts, const Tensor& lse, const Tensor& scale, co
     const bool each_row = options.reduction == LossReduction::none;
     const View d_logits = rounds ? rows_of(rounded, 0, n) : logits;
     const View written = first_exact ? logits : d_logits;
-    cross_entropy_gradient(logits, parts.targets(first, n), parts.part(lse, first, n),
+    cross_entropy_gradient(logits, parts.targets(first, n), parts.log_sums(lse, first, n),
                            view_of(scale), each_row ? parts.part(up, first, n) : up.view(),
                            Grad::write_to(written), kernel_options(options));
     if (d.wants_bias()) d.add_bias(first, written);
@@ -154,7 +188,7 @@ struct LinearCrossEntropyRule {
     const Tensor& w = weight;
     const Tensor scale = loss_scale(targets, w.size(0), w.dtype(), options);
     const Parts parts(x, w, targets, bias.defined() ? bias.get() : Tensor());
-    run_backward(parts, lse, scale, d_o, {parts, d[0], d[1], d[2]}, options);
+    run_backward(parts, lse, scale, d_o, {parts, d[0], d[1], d[2], options}, options);
   }
 };
 
@@ -168,14 +202,15 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
       recording() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
   const DType wide = compute_type(x.dtype());
   const Tensor scale = loss_scale(targets, weight.size(0), wide, options);
-  const Tensor lse = keeps ? empty(targets.shape(), wide, x.device(), Category::saved) : Tensor();
+  const Tensor lse =
+      keeps ? empty(log_sums_of(targets), wide, x.device(), Category::saved) : Tensor();
   const Tensor losses = room_for_losses(targets, wide, options);
   {
     const Parts parts(x, weight, targets, bias);
     parts.each([&](std::int64_t first, std::int64_t n, const View& logits) {
       cross_entropy_rows(logits, parts.targets(first, n),
-                         keeps ? parts.part(lse, first, n) : View(), parts.part(losses, first, n),
-                         kernel_options(options));
+                         keeps ? parts.log_sums(lse, first, n) : View(),
+                         parts.part(losses, first, n), kernel_options(options));
     });
   }
   return tie(reduced_losses(losses, scale, options), {x, weight, bias},
@@ -186,7 +221,11 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
 
 Tensor linear_cross_entropy_composed(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                      const CrossEntropyOptions& options, const Tensor& bias) {
-  const Tensor logits = matmul(x, weight.t());
+  Tensor counting = x;  // rows that are ignored may hold anything
+  if (options.ignore_index) {
+    counting = where(ne(targets, *options.ignore_index).unsqueeze(-1), x, 0);
+  }
+  const Tensor logits = matmul(counting, weight.t());
   return cross_entropy_composed(bias.defined() ? logits + bias : logits, targets, options);
 }
 
@@ -205,13 +244,13 @@ void linear_cross_entropy_backward(const Tensor& x, const Tensor& weight, const 
   check_grad("d_weight", d_weight, weight.shape());
   check_grad("d_bias", d_bias, {weight.size(0)});
   const Tensor scale = loss_scale(targets, weight.size(0), x.dtype(), options);
-  const Tensor lse = workspace(targets.shape(), compute_type(x.dtype()), x.device());
+  const Tensor lse = workspace(log_sums_of(targets), compute_type(x.dtype()), x.device());
   const Parts parts(x, weight, targets, bias);
   parts.each([&](std::int64_t first, std::int64_t n, const View& logits) {
-    cross_entropy_rows(logits, parts.targets(first, n), parts.part(lse, first, n), {},
+    cross_entropy_rows(logits, parts.targets(first, n), parts.log_sums(lse, first, n), {},
                        kernel_options(options));
   });
-  run_backward(parts, lse, scale, d_o, {parts, d_x, d_weight, d_bias}, options);
+  run_backward(parts, lse, scale, d_o, {parts, d_x, d_weight, d_bias, options}, options);
 }
 
 }  // namespace quipu

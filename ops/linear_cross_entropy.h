@@ -11,7 +11,9 @@ namespace quipu {
 /// each part's products to the gradients; only there is the gradient of the logits rounded to the
 /// type of x. Loss, options and errors are those of cross_entropy.
 ///
-/// Keeps x, weight, bias, the targets and one log-sum-exp a row.
+/// Keeps x, weight, bias, the targets and two numbers a row, as cross_entropy does. Where rows may
+/// be ignored and x gets no gradient of its own, that of the weight takes workspace for a few rows
+/// of x.
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             const CrossEntropyOptions& options = {}, const Tensor& bias = {});
 

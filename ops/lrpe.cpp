@@ -88,7 +88,6 @@ Plan plan_md(const Tensor& x, const Tensor& theta, const Shape& shape,
   check(x.size(2) - tokens == options.l, "x has ", x.size(2), " tokens, but l = ", options.l,
         " and a grid of ", shape, " make ", options.l, " + ", tokens);
   const std::int64_t d = x.size(3), e = theta.size(1), axes = shape.size();
-  check(e <= d, "theta has shape ", theta.shape(), ", but x has only ", d, " features");
   check(e * axes >= d, "theta has shape ", theta.shape(), ", but ", d, " features on ", axes,
         " grid axes need at least ", (d + axes - 1) / axes, " columns");
   const bool over_sequence = check_act(x, options.act, options.dim, -2);
@@ -110,8 +109,8 @@ Tensor space_for(const View& x, const RowEncoding& encoding, bool backward) {
 void decode(const View& x, const View& theta, const View& angles, const View& d_o, const Grad& d_x,
             const Plan& plan) {
   RowEncoding encoding = plan.encoding;
-  encoding.theta = theta;
   const Grad to{heads_first(d_x.view, plan.layout), d_x.add};
+  encoding.theta = columns_for(theta, to.view.size(3));
   const View in = x.defined ? heads_first(x, plan.layout) : View();
   const Tensor space = x.defined ? space_for(in, encoding, true) : Tensor();
   lrpe_backward(in, heads_first(d_o, plan.layout), to, angles, encoding, view_of(space));
@@ -128,8 +127,8 @@ struct LrpeRule {
 
 Tensor encode(const Tensor& x, const Tensor& theta, const Plan& plan, bool keep_angles) {
   RowEncoding encoding = plan.encoding;
-  encoding.theta = theta;
   const View in = heads_first(x, plan.layout);
+  encoding.theta = columns_for(theta, in.size(3));
   const bool wanted = x.requires_grad();
   Tensor angles;
   if (keep_angles && wanted && recording()) {

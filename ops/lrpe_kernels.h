@@ -24,6 +24,13 @@ struct RowEncoding {
   bool has_columns() const { return act == Act::softmax && over_sequence; }
 };
 
+/// theta as kernels get it for rows of d features. On a grid it may have more columns: of those,
+/// the first grid axis takes as many as there are features.
+inline View columns_for(View theta, std::int64_t d) {
+  if (theta.defined) theta.shape[1] = std::min(theta.size(1), std::max<std::int64_t>(d, 1));
+  return theta;
+}
+
 /// Features that a row may have, so that a thread's tiles stay small.
 constexpr std::int64_t most_features(DType dtype) {
   return dtype == DType::f64 ? 4096 : 8192;

@@ -71,13 +71,14 @@ enum class Pointwise : std::uint8_t {
   mul_silu_grad,       // d=a, x=b, y=c: what y silu(x) passes to x: a c s (1 + b (1 - s))
   div_grad_b,          // d=a, o=b, y=c: -a b / c
   pow_grad_a,          // d=a, x=b, y=c: a c b^(c-1); 0 where c is 0
-  pow_grad_b,          // d=a, x=b, o=c: a c log b; 0 where b is 0
+  pow_grad_b,          // d=a, x=b, o=c: a c log b; 0 where b is 0 and c is finite
   where_first,         // condition=a, d=b: a ? b : 0
   where_second,        // condition=a, d=b: a ? 0 : b
-  maximum_grad,     // d=a, x=b, y=c: what max(b, c) passes to b: all where b > c, half where equal
+  maximum_grad,     // d=a, x=b, y=c: what max(b, c) passes to b: all where b > c or b alone is NaN,
+                    // half where equal or both are NaN
   minimum_grad,     // likewise for min
-  clamp_grad_low,   // d=a, x=b, low=c: a where b >= c
-  clamp_grad_high,  // d=a, x=b, high=c: a where b <= c
+  clamp_grad_low,   // d=a, x=b, low=c: a unless b < c
+  clamp_grad_high,  // d=a, x=b, high=c: a unless b > c
   mul_difference,   // a * (b - c)
   mul_mul,          // * a * b * c
   mul_div,          // a * b / c

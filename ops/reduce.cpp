@@ -57,11 +57,14 @@ struct VarRule {
 
 struct LogsumexpRule {
   Saved x, o;  // o as it was before rounding to a reduced type
+  Saved sum;   // of exp(x - o): 1 but for the rounding of o, which is large where o is
   Reduction over;
   void backward(const Tensor& d_o, Grads& d) const {
     d.with(0, [&](const Grad& g) {
-      pointwise_kernel(g, Pointwise::mul_exp_difference,
-                       {over.keep(d_o), x.get(), over.keep(o.get())});
+      if (g.view.numel() == 0) return;
+      const Tensor share = workspace(over.kept, o.get().dtype(), d_o.device());
+      pointwise_kernel(Grad::write_to(share), Pointwise::div, {over.keep(d_o), sum.get()});
+      pointwise_kernel(g, Pointwise::mul_exp_difference, {share, x.get(), over.keep(o.get())});
     });
   }
 };
@@ -127,19 +130,26 @@ Tensor logsumexp(const Tensor& x, const Axes& axes, bool keepdim) {
   const Reduction over(x.shape(), axes, keepdim);
   const DType wide = compute_type(x.dtype());
   const Tensor exact = empty(over.result, wide, x.device());
+  const bool keeps = recording() && x.requires_grad();
+  const Tensor sum = keeps ? empty(over.kept, wide, x.device(), Category::saved) : Tensor();
   if (over.count == 0) {
     fill_kernel(exact, -std::numeric_limits<double>::infinity());
   } else if (exact.numel() > 0) {
     const Tensor largest = finite_maximum(x, over);
     const Tensor total = workspace(over.kept, wide, x.device());
     sum_into(total, Pointwise::exp_difference, {x, largest}, x, over, 1);
+    if (keeps) copy_kernel(sum, total);
     pointwise_kernel(Grad::write_to(total), Pointwise::log, {total});
     pointwise_kernel(Grad::write_to(over.keep(exact)), Pointwise::add, {largest, total});
+    if (keeps) {
+      pointwise_kernel(Grad::write_to(sum), Pointwise::mul_exp_difference,
+                       {sum, largest, over.keep(exact)});
+    }
   }
   const Tensor o = wide == x.dtype() ? exact : empty(over.result, x.dtype(), x.device());
   if (wide != x.dtype()) copy_kernel(o, exact);
   return tie(o, {x},
-             LogsumexpRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), exact), over});
+             LogsumexpRule{save_if(keeps, x), save_if(keeps, exact), save_if(keeps, sum), over});
 }
 
 Tensor cumsum(const Tensor& x, int dim) {

@@ -13,7 +13,8 @@ Tensor sum(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
 /// Mean square distance from the mean; `unbiased` divides by n - 1. Keeps x and the mean.
 Tensor var(const Tensor& x, const Axes& axes = {}, bool unbiased = true, bool keepdim = false);
-/// log(sum(exp(x))) without overflow. Keeps x and the result.
+/// log(sum(exp(x))) without overflow. Keeps x, the result and as many numbers again, by which
+/// gradients do not depend on how the result was rounded.
 Tensor logsumexp(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
 
 /// The largest or smallest entry, of the whole tensor or along one dimension; NaN wins. All of the

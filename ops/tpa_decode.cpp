@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "quipu/core/kernels.h"
 #include "quipu/ops/act.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/checks.h"
@@ -146,9 +147,9 @@ Decoded room_for_output(const Factors& f, bool keep_unrounded, Category category
   return {o, empty(shape, compute_type(o.dtype()), o.device(), category)};
 }
 
-/// The log-sum-exp is only kept if it has room.
+/// The log-sum-exps are only kept if they have room.
 void decode(const Factors& f, const Tensor& lengths, const Scales& scales, const Decoded& output,
-            const Tensor& lse) {
+            const Tensor& sums) {
   const Sizes s = f.sizes();
   Tensor partial;
   const DeviceKind kind = f.aq.device().kind();
@@ -156,18 +157,20 @@ void decode(const Factors& f, const Tensor& lengths, const Scales& scales, const
     partial = workspace(tpa_forward_workspace(kind, s.b, s.m, s.h, s.e), compute_type(f.aq.dtype()),
                         f.aq.device());
   }
-  tpa_decode_forward(inputs_of(f, lengths, scales), one_token(output.unrounded), view_of(lse),
-                     view_of(partial));
+  tpa_decode_forward(inputs_of(f, lengths, scales), one_token(output.unrounded),
+                     halves_of(view_of(sums)), view_of(partial));
   if (!output.unrounded.same_as(output.o)) output.o.copy_from(output.unrounded);
 }
 
-Tensor room_for_lse(const Factors& f, Category category) {
-  return empty({f.aq.size(0), f.aq.size(2)}, compute_type(f.aq.dtype()), f.aq.device(), category);
+/// For log-sum-exps and their rests.
+Tensor room_for_sums(const Factors& f, Category category) {
+  return empty({2, f.aq.size(0), f.aq.size(2)}, compute_type(f.aq.dtype()), f.aq.device(),
+               category);
 }
 
 /// av, bv and o may be undefined where they are not needed.
 void undo(const Factors& f, const Tensor& lengths, const Scales& scales, const Tensor& o,
-          const Tensor& lse, const Tensor& d_o, const TpaGrads& d) {
+          const LogSums& sums, const Tensor& d_o, const TpaGrads& d) {
   if (!any_elements(d.aq, d.ak, d.av, d.bq, d.bk, d.bv)) return;
   const auto token = [](const Grad& g) { return Grad{one_token(g.view), g.add}; };
   const auto entries = [](const Grad& g) { return Grad{ranked(g.view), g.add}; };
@@ -180,19 +183,20 @@ void undo(const Factors& f, const Tensor& lengths, const Scales& scales, const T
                                          f.aq.size(2), f.aq.size(3), f.bq.size(3), scales.split),
                   compute_type(f.aq.dtype()), f.aq.device());
   }
-  tpa_decode_backward_kernel(inputs_of(f, lengths, scales), one_token(view_of(o)), lse,
+  tpa_decode_backward_kernel(inputs_of(f, lengths, scales), one_token(view_of(o)), sums,
                              one_token(d_o), grads, view_of(partial));
 }
 
 struct TpaRule {
-  Saved aq, ak, av, bq, bk, bv, lengths, o, lse;
+  Saved aq, ak, av, bq, bk, bv, lengths, o, sums;
   Scales scales;
 
   void backward(const Tensor& d_o, Grads& d) const {
     const auto get = [](const Saved& s) { return s.defined() ? s.get() : Tensor(); };
     const Tensor value_a = get(av), value_b = get(bv);
     const TpaGrads grads{d[0], d[1], d[2], d[3], d[4], d[5]};
-    undo({aq, ak, value_a, bq, bk, value_b}, get(lengths), scales, get(o), lse, d_o, grads);
+    undo({aq, ak, value_a, bq, bk, value_b}, get(lengths), scales, get(o), halves_of(view_of(sums)),
+         d_o, grads);
   }
 };
 
@@ -214,17 +218,17 @@ Tensor tpa_decode(const Tensor& aq, const Tensor& ak, const Tensor& av, const Te
   const bool through_scores =
       aq.requires_grad() || ak.requires_grad() || bq.requires_grad() || bk.requires_grad();
   const bool wanted = through_scores || av.requires_grad() || bv.requires_grad();
-  Tensor lse;
-  if (wanted && recording()) lse = room_for_lse(f, Category::saved);
+  Tensor sums;
+  if (wanted && recording()) sums = room_for_sums(f, Category::saved);
   const bool keep = through_scores && recording();
   const Decoded out = room_for_output(f, keep, Category::saved);
-  decode(f, options.lengths, scales, out, lse);
+  decode(f, options.lengths, scales, out, sums);
   return tie(out.o, {aq, ak, av, bq, bk, bv},
              TpaRule{save_if(wanted, aq), save_if(wanted, ak),
                      save_if(through_scores || bv.requires_grad(), av), save_if(wanted, bq),
                      save_if(wanted, bk), save_if(through_scores || av.requires_grad(), bv),
                      save_if(wanted && options.lengths.defined(), options.lengths),
-                     save_if(keep, out.unrounded), save_if(lse.defined(), lse), scales});
+                     save_if(keep, out.unrounded), save_if(sums.defined(), sums), scales});
 }
 
 Tensor tpa_decode_composed(const Tensor& aq, const Tensor& ak, const Tensor& av, const Tensor& bq,
@@ -261,10 +265,10 @@ TpaOutput tpa_decode_with_lse(const Tensor& aq, const Tensor& ak, const Tensor& 
   const OpScope op("tpa_decode_with_lse");
   const Factors f{aq, ak, av, bq, bk, bv};
   const Scales scales = check_all(f, options);
-  const Tensor lse = room_for_lse(f, Category::output);
+  const Tensor sums = room_for_sums(f, Category::output);
   const Decoded out = room_for_output(f, true, Category::output);
-  decode(f, options.lengths, scales, out, lse);
-  return {no_gradient(out.o), out.unrounded, lse};
+  decode(f, options.lengths, scales, out, sums);
+  return {no_gradient(out.o), out.unrounded, sums[0], sums[1]};
 }
 
 void tpa_decode_backward(const Tensor& aq, const Tensor& ak, const Tensor& av, const Tensor& bq,
@@ -286,13 +290,22 @@ void tpa_decode_backward(const Tensor& aq, const Tensor& ak, const Tensor& av, c
   };
   check_kept("unrounded", output.unrounded, shape);
   check_kept("lse", output.lse, {s.b, s.h});
+  if (output.rest.defined()) {
+    check_same_device("aq", aq, "rest", output.rest);
+    check_kept("rest", output.rest, {s.b, s.h});
+  }
   check_grad("aq", d.aq, aq);
   check_grad("ak", d.ak, ak);
   check_grad("av", d.av, av);
   check_grad("bq", d.bq, bq);
   check_grad("bk", d.bk, bk);
   check_grad("bv", d.bv, bv);
-  undo(f, options.lengths, scales, output.unrounded, output.lse, d_o, d);
+  if (!any_elements(d.aq, d.ak, d.av, d.bq, d.bk, d.bv)) return;
+  const Tensor lse = dense(output.lse);
+  const Tensor rest = output.rest.defined() ? dense(output.rest)
+                                            : workspace(lse.shape(), lse.dtype(), lse.device());
+  if (!output.rest.defined()) fill_kernel(rest, 0.0);
+  undo(f, options.lengths, scales, output.unrounded, {lse, rest}, d_o, d);
 }
 
 }  // namespace quipu

@@ -26,10 +26,11 @@ struct TpaOptions {
 /// with a rank of their own. Where nothing attends, the output is 0. One floating type, computed in
 /// f32 (f64 for f64) and rounded once; at most 1024 heads and r at most 1024.
 ///
-/// For backward it keeps the inputs, the lengths and one number a head in the compute type (the
-/// log-sum-exp of its scores). av and bv are not kept where only the other of them gets a gradient;
-/// the output is kept where a factor of queries or keys gets one: before it is rounded, because
-/// their gradients are differences that its last bits decide.
+/// For backward it keeps the inputs, the lengths and two numbers a head in the compute type (the
+/// log-sum-exp of its scores, and the digits that this one lost to rounding). av and bv are not
+/// kept where only the other of them gets a gradient; the output is kept where a factor of queries
+/// or keys gets one: before it is rounded, because their gradients are differences that its last
+/// bits decide.
 Tensor tpa_decode(const Tensor& aq, const Tensor& ak, const Tensor& av, const Tensor& bq,
                   const Tensor& bk, const Tensor& bv, const TpaOptions& options = {});
 
@@ -42,6 +43,7 @@ struct TpaOutput {
   Tensor o;          // as tpa_decode gives it
   Tensor unrounded;  // the same in the compute type; o itself in f32 and f64
   Tensor lse;        // (b, h): log-sum-exp of the scores, in the compute type
+  Tensor rest = {};  // (b, h): what rounding left off of it; 0 where it is undefined
 };
 struct TpaGrads {
   Grad aq, ak, av, bq, bk, bv;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "quipu/core/dispatch.h"
+#include "quipu/ops/log_sum.h"
 
 namespace quipu {
 
@@ -59,11 +60,11 @@ inline TpaBlocks tpa_blocks_on(DeviceKind kind, std::int64_t batch, std::int64_t
   return blocks;
 }
 
-/// Workspace of forward, in the compute type, if there is more than one block: each block's output
-/// and log-sum-exp, in an order of the device's own.
+/// Workspace of forward, in the compute type, if there is more than one block: each block's output,
+/// log-sum-exp and its rest, in an order of the device's own.
 inline Shape tpa_forward_workspace(DeviceKind kind, std::int64_t b, std::int64_t m, std::int64_t h,
                                    std::int64_t e) {
-  return {b, tpa_blocks_on(kind, b, m).count, h, e + 1};
+  return {b, tpa_blocks_on(kind, b, m).count, h, e + 2};
 }
 /// Workspace of backward, in the compute type, if aq or bq wants a gradient: each block's part of
 /// both.
@@ -72,15 +73,15 @@ inline Shape tpa_backward_workspace(DeviceKind kind, std::int64_t b, std::int64_
   return {b, tpa_blocks_on(kind, b, m, split).count, h * r + r * d};
 }
 
-/// o (b, h, e) in the type of the factors or in the compute type, and lse (b, h) in the compute
-/// type if it is defined. A length that is not in [0, m] is an error: thrown, or at the next
-/// synchronisation of the device.
-inline constinit Kernel<void(const TpaInputs&, View o, View lse, View workspace)>
+/// o (b, h, e) in the type of the factors or in the compute type, and the log-sum-exps of the
+/// scores, (b, h), if they are defined. A length that is not in [0, m] is an error: thrown, or at
+/// the next synchronisation of the device.
+inline constinit Kernel<void(const TpaInputs&, View o, const LogSums&, View workspace)>
     tpa_decode_forward{"tpa_decode_forward"};
 /// Gradients (=|+=) from d_o (b, h, e). o is in the compute type, and undefined where no gradient
 /// flows through the scores.
-inline constinit Kernel<void(const TpaInputs&, View o, View lse, View d_o, const TpaInputGrads&,
-                             View workspace)>
+inline constinit Kernel<void(const TpaInputs&, View o, const LogSums&, View d_o,
+                             const TpaInputGrads&, View workspace)>
     tpa_decode_backward_kernel{"tpa_decode_backward"};
 
 }  // namespace quipu

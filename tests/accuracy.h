@@ -16,12 +16,19 @@
 
 namespace quipu::testing {
 
+inline double smallest_normal(DType dtype) {
+  return dtype == f64 ? 0x1p-1022 : dtype == f16 ? 0x1p-14 : 0x1p-126;
+}
+/// The distance between the numbers around 0, and so what underflow may lose.
+inline double smallest_subnormal(DType dtype) {
+  return epsilon_of(dtype) * smallest_normal(dtype);
+}
+
 /// The distance between neighbouring numbers of a reduced type at x.
 inline double unit_in_last_place(double x, DType dtype) {
   constexpr std::uint64_t exponent_bits = 0x7ff0'0000'0000'0000;
   const double power = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) & exponent_bits);
-  const double smallest_normal = dtype == f16 ? 0x1p-14 : 0x1p-126;
-  return epsilon_of(dtype) * std::max(power, smallest_normal);
+  return epsilon_of(dtype) * std::max(power, smallest_normal(dtype));
 }
 
 /// What an operator is held to in reduced types. Elementwise operators and rotations (`sums` is 0):
@@ -43,10 +50,12 @@ inline Accuracy accuracy_of_act(Act kind, std::optional<int> dim) {
   return kind == Act::softmax ? Accuracy{of_softmax.sums, dim.value_or(-1)} : of_units;
 }
 
-/// What each entry of a result may be off by; `wanted` is f64.
-inline Tensor bounds_of_reduced(const Tensor& wanted, DType dtype, const Accuracy& accuracy) {
+/// What each entry of a result may be off by; `wanted` is f64. `sizes` are those of the terms that
+/// it is summed from, where they may be larger than what is left of them.
+inline Tensor bounds_of_reduced(const Tensor& wanted, DType dtype, const Accuracy& accuracy,
+                                const Tensor& sizes = {}) {
   if (wanted.numel() == 0) return wanted;
-  const Tensor largest = max(abs(wanted), accuracy.row_dim, true);
+  const Tensor largest = max(sizes.defined() ? sizes : abs(wanted), accuracy.row_dim, true);
   if (accuracy.sums > 0) {
     return (largest * (accuracy.sums * epsilon_of(dtype))).expand(wanted.shape());
   }
@@ -68,7 +77,7 @@ inline std::optional<std::string> first_beyond(const Tensor& got, const Tensor& 
   const auto* b = compared[1].view().as<double>();
   const auto* bound = compared[2].view().as<double>();
   for (std::int64_t i = 0; i < wanted.numel(); ++i) {
-    if (std::abs(a[i] - b[i]) <= bound[i]) continue;
+    if (std::abs(a[i] - b[i]) <= bound[i] || a[i] == b[i]) continue;  // or the same infinity
     std::ostringstream text;
     text.precision(17);
     text << "entry " << i << " is " << a[i] << ", wanted " << b[i] << ", off by "

@@ -31,7 +31,7 @@ TEST_CASE_FIXTURE(EachDevice, "attention: keeps what it declares") {
       std::size_t wanted = 0;
       if (subset != 0) {
         wanted += in[0].nbytes() + in[1].nbytes();
-        wanted += static_cast<std::size_t>(s.b * s.key_heads * s.group * s.n) *
+        wanted += 2 * static_cast<std::size_t>(s.b * s.key_heads * s.group * s.n) *
                   size_of(compute_type(dtype));
       }
       if ((subset & 3) != 0) wanted += in[2].nbytes() + o.nbytes();

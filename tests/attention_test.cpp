@@ -81,10 +81,8 @@ TEST_CASE_FIXTURE(EachDevice, "attention: no further from the truth than the com
         const Three theirs = everything(composed, in, d_o, options);
         for (std::size_t i = 0; i < ours.size(); ++i) {
           CAPTURE(i);
-          // On the whole it is closer, but for gradients in f32: there the log-sum-exp stands for
-          // the sum, and its rounding, that of a number of about 5, is in all weights of a row. On
-          // CUDA the composition has sums of weights in f64, and an emulated device rounds
-          // products.
+          // On the whole it is closer, but for gradients in f32, and on CUDA: there the composition
+          // has sums of weights in f64, and an emulated device rounds products.
           const double more = is_emulated(device) ? 2 : 1.5;
           const double slack = dtype == f32 && (i > 0 || device.is_cuda()) ? more : 1;
           CHECK(mean_square(ours[i], exact[i]) <= slack * mean_square(theirs[i], exact[i]));

@@ -222,3 +222,15 @@ TEST_CASE("flao: says what does not fit") {
   expect_error([&] { flao_backward(x, x, x, x, more, {}, {}, {}, {}); }, "flao_backward",
                "d_o has shape (2, 3, 5, 6)");
 }
+
+TEST_CASE_FIXTURE(EachDevice,
+                  "flao: on a grid, theta may have more columns than there are features") {
+  const Tensor x = randn({1, 2, 6, 4}, f64, device), theta = randn({2, 9}, f64, device);
+  const FlaoOptions wide{.lrpe = FlaoLrpe::cosine_md, .theta = theta, .shape = {2, 3}};
+  FlaoOptions narrow = wide;
+  narrow.theta = theta.slice(1, 0, 4).contiguous();
+  CHECK(same_bits(flao(x, x, x, x, wide), flao(x, x, x, x, narrow)));
+  CHECK(allclose(flao(x, x, x, x, wide), flao_composed(x, x, x, x, wide)));
+  const auto f = [&](const std::vector<Tensor>& in) { return flao(in[0], x, x, x, wide); };
+  CHECK(gradcheck(f, {x.detach().set_requires_grad()}));
+}

@@ -20,17 +20,24 @@ const Tensor& given(const std::vector<Tensor>& in, std::size_t i) {
   return in[i];
 }
 
+/// The sizes of one input's rows.
+std::function<Sizes(const std::vector<Tensor>&, const Tensor&)> sized(const SizedRows& rows) {
+  return [=](const auto& in, const Tensor& d_o) { return sizes_of_rows(rows, given(in, 0), d_o); };
+}
+
 Task act_task(Args& args) {
   const Act kind = args.act("act");
   const auto dim = args.find<int>("dim");
   return {{{"", [=](const auto& in) { return act(given(in, 0), kind, dim); }}},
-          accuracy_of_act(kind, dim)};
+          accuracy_of_act(kind, dim),
+          sized({LrpeKind::none, kind, dim})};
 }
 
-template <Tensor (*operation)(const Tensor&, const Tensor&, const LrpeOptions&)>
+template <Tensor (*operation)(const Tensor&, const Tensor&, const LrpeOptions&), LrpeKind kind>
 Task lrpe_task(Args& args) {
   LrpeOptions options{args.act("act"), args.find<int>("dim"), args.get<std::int64_t>("offset", 0)};
-  Task task{{}, accuracy_of(options.act)};
+  Task task{{}, accuracy_of(options.act), sized({kind, options.act, options.dim})};
+  task.offset = options.offset;
   for (const bool keep : {false, true}) {
     options.keep_angles = keep;
     task.variants.push_back({keep ? " with angles kept" : "", [=](const auto& in) {
@@ -43,7 +50,7 @@ Task lrpe_task(Args& args) {
 Task lrpe_cosine_md_task(Args& args) {
   LrpeMdOptions options{args.get<std::int64_t>("l", 0), args.act("act"), args.find<int>("dim")};
   const Shape shape = args.shape("shape");
-  Task task{{}, accuracy_of(options.act)};
+  Task task{{}, accuracy_of(options.act), sized({LrpeKind::cosine, options.act, options.dim})};
   for (const bool keep : {false, true}) {
     options.keep_angles = keep;
     task.variants.push_back({keep ? " with angles kept" : "", [=](const auto& in) {
@@ -76,7 +83,11 @@ Task flao_task(Args& args) {
   options.offset = args.get<std::int64_t>("offset", 0);
   options.shape = args.shape("shape");
   options.l = args.get<std::int64_t>("l", 0);
-  Task task{{}, of_flao};
+  Task task{{}, of_flao, [=](const auto& in, const Tensor& d_o) {
+              given(in, 3);
+              return sizes_of_flao(options, in, d_o);
+            }};
+  task.offset = options.offset;
   const char* names[] = {"", " with kv kept", " with kv and qkv kept"};
   for (const FlaoKeep keep : {FlaoKeep::nothing, FlaoKeep::kv, FlaoKeep::kv_and_qkv}) {
     options.keep = keep;
@@ -103,7 +114,13 @@ Task tpa_decode_task(Args& args) {
               return tpa_decode(given(in, 0), given(in, 1), given(in, 2), given(in, 3),
                                 given(in, 4), given(in, 5), with_lengths);
             }}},
-          of_tpa};
+          of_tpa,
+          [=](const auto& in, const Tensor& d_o) {
+            TpaOptions with_lengths = options;
+            if (in.size() > 6) with_lengths.lengths = given(in, 6);
+            given(in, 5);
+            return sizes_of_tpa(with_lengths, in, d_o);
+          }};
 }
 
 }  // namespace
@@ -123,8 +140,8 @@ void GoldenArgs::check_all_used() const {
 const std::map<std::string, GoldenOperator>& golden_operators() {
   static const std::map<std::string, GoldenOperator> table{
       {"act", {{"x"}, {}, act_task}},
-      {"lrpe_rotate", {{"x"}, {"theta"}, lrpe_task<lrpe_rotate>}},
-      {"lrpe_cosine", {{"x"}, {"theta"}, lrpe_task<lrpe_cosine>}},
+      {"lrpe_rotate", {{"x"}, {"theta"}, lrpe_task<lrpe_rotate, LrpeKind::rotate>}},
+      {"lrpe_cosine", {{"x"}, {"theta"}, lrpe_task<lrpe_cosine, LrpeKind::cosine>}},
       {"lrpe_cosine_md", {{"x"}, {"theta"}, lrpe_cosine_md_task}},
       {"flao", {{"q", "k", "v", "g"}, {"theta"}, flao_task}},
       {"tpa_decode", {{"aq", "ak", "av", "bq", "bk", "bv"}, {"lengths"}, tpa_decode_task}},

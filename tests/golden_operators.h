@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accuracy.h"
+#include "golden_sizes.h"
 
 namespace quipu::testing {
 
@@ -48,6 +49,9 @@ struct GoldenVariant {
 struct GoldenTask {
   std::vector<GoldenVariant> variants;
   Accuracy accuracy;  // in bf16 and f16
+  /// How large the terms of the results are; `in` as for a variant, in f64 and on the CPU.
+  std::function<Sizes(const std::vector<Tensor>& in, const Tensor& d_o)> sizes;
+  std::int64_t offset = 0;  // of the first position
 };
 
 struct GoldenOperator {

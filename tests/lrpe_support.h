@@ -101,6 +101,10 @@ inline std::vector<Case> all_cases() {
     }
   }
   add_acts(cases, {Op::cosine_md, {1, 2, 6, 10}, {2, 7}, {}, {}, 0, {2, 3}, false}, -2);
+  // More columns than features: all of these belong to the first axis.
+  add_acts(cases, {Op::cosine_md, {2, 2, 8, 5}, {2, 9}, {}, {}, 2, {2, 3}, false}, -2);
+  add_acts(cases, {Op::cosine_md, {1, 3, 6, 8}, {3, 24}, {}, {}, 0, {3, 2}, true}, -2);
+  add_acts(cases, {Op::cosine_md, {1, 2, 6, 4}, {1, 7}, {}, {}, 0, {6}, false}, -2);
   return cases;
 }
 

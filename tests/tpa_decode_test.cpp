@@ -217,7 +217,7 @@ TEST_CASE_FIXTURE(EachDevice, "tpa_decode: keeps what it declares") {
           if (scores || (subset & 0b100000) != 0) wanted += in[2].nbytes();
           if (scores || (subset & 0b000100) != 0) wanted += in[5].nbytes();
           if (scores) wanted += static_cast<std::size_t>(o.numel()) * size_of(compute_type(dtype));
-          wanted += static_cast<std::size_t>(s.b * s.h) * size_of(compute_type(dtype));
+          wanted += 2 * static_cast<std::size_t>(s.b * s.h) * size_of(compute_type(dtype));
           if (has_lengths) wanted += static_cast<std::size_t>(s.b) * sizeof(std::int64_t);
         }
         CHECK(tape.saved_bytes() == wanted);
