@@ -82,10 +82,6 @@ struct ClampRule {
   }
 };
 
-Tensor map_terms(Pointwise f, const Term& a, const Term& b, const PointwiseResult& result) {
-  return map(f, {operand(a, result.dtype), operand(b, result.dtype)}, result);
-}
-
 Tensor extremum(Pointwise f, Pointwise share, const Term& a, const Term& b) {
   const PointwiseResult result = match_terms(a, b);
   const auto bound_in = f == Pointwise::maximum ? lower_bound_in : upper_bound_in;
@@ -93,56 +89,48 @@ Tensor extremum(Pointwise f, Pointwise share, const Term& a, const Term& b) {
     return term.is_tensor() ? term : Term(bound_in(term.scalar(), result.dtype));
   };
   const Term x = fitting(a), y = fitting(b);
-  const Tensor o = map_terms(f, x, y, result);
+  const Tensor o = map(f, {operand(x), operand(y)}, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
-  return tie(o, {a.tensor(), b.tensor()},
-             ExtremumRule{{wanted, x, result.dtype}, {wanted, y, result.dtype}, share});
+  return tie(o, {a.tensor(), b.tensor()}, ExtremumRule{{wanted, x}, {wanted, y}, share});
 }
 
 }  // namespace
 
 Tensor add(const Term& a, const Term& b) {
   const OpScope op("add");
-  const PointwiseResult result = match_terms(a, b);
-  const Tensor o = map_terms(Pointwise::add, a, b, result);
+  const Tensor o = map(Pointwise::add, {operand(a), operand(b)}, match_terms(a, b));
   return tie(o, {a.tensor(), b.tensor()}, AddRule{});
 }
 
 Tensor sub(const Term& a, const Term& b) {
   const OpScope op("sub");
-  const PointwiseResult result = match_terms(a, b);
-  const Tensor o = map_terms(Pointwise::sub, a, b, result);
+  const Tensor o = map(Pointwise::sub, {operand(a), operand(b)}, match_terms(a, b));
   return tie(o, {a.tensor(), b.tensor()}, SubRule{});
 }
 
 Tensor mul(const Term& a, const Term& b) {
   const OpScope op("mul");
-  const PointwiseResult result = match_terms(a, b);
-  const Tensor o = map_terms(Pointwise::mul, a, b, result);
-  return tie(o, {a.tensor(), b.tensor()},
-             MulRule{{b.requires_grad(), a, result.dtype}, {a.requires_grad(), b, result.dtype}});
+  const Tensor o = map(Pointwise::mul, {operand(a), operand(b)}, match_terms(a, b));
+  return tie(o, {a.tensor(), b.tensor()}, MulRule{{b.requires_grad(), a}, {a.requires_grad(), b}});
 }
 
 Tensor div(const Term& a, const Term& b) {
   const OpScope op("div");
   const PointwiseResult result = match_terms(a, b);
   check_floating("the quotient", result.dtype);
-  const Tensor o = map_terms(Pointwise::div, a, b, result);
+  const Tensor o = map(Pointwise::div, {operand(a), operand(b)}, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
-  return tie(o, {a.tensor(), b.tensor()},
-             DivRule{{wanted, b, result.dtype}, save_if(b.requires_grad(), o)});
+  return tie(o, {a.tensor(), b.tensor()}, DivRule{{wanted, b}, save_if(b.requires_grad(), o)});
 }
 
 Tensor pow(const Term& a, const Term& b) {
   const OpScope op("pow");
   const PointwiseResult result = match_terms(a, b);
   check_floating("the power", result.dtype);
-  const Tensor o = map_terms(Pointwise::pow, a, b, result);
+  const Tensor o = map(Pointwise::pow, {operand(a), operand(b)}, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
   return tie(o, {a.tensor(), b.tensor()},
-             PowRule{{wanted, a, result.dtype},
-                     {a.requires_grad(), b, result.dtype},
-                     save_if(b.requires_grad(), o)});
+             PowRule{{wanted, a}, {a.requires_grad(), b}, save_if(b.requires_grad(), o)});
 }
 
 Tensor maximum(const Term& a, const Term& b) {

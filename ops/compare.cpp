@@ -20,9 +20,11 @@ struct WhereRule {
 
 Tensor predicate(Pointwise f, const Term& a, const Term& b) {
   PointwiseResult result = match_terms(a, b);
-  const DType dtype = result.dtype;
+  const auto beside = [dtype = result.dtype](const Term& term) {
+    return term.is_tensor() ? operand(term) : Operand(in_type(term.scalar(), dtype));
+  };
   result.dtype = boolean;
-  return no_gradient(map(f, {operand(a, dtype), operand(b, dtype)}, result));
+  return no_gradient(map(f, {beside(a), beside(b)}, result));
 }
 
 Tensor choose(const Tensor& condition, const Term& a, const Term& b, PointwiseResult result) {
@@ -30,8 +32,7 @@ Tensor choose(const Tensor& condition, const Term& a, const Term& b, PointwiseRe
   for (const Term* term : {&a, &b}) {
     if (!term->is_tensor()) check_value(term->scalar(), result.dtype);
   }
-  const Operand x = operand(a, result.dtype), y = operand(b, result.dtype);
-  const Tensor o = map(Pointwise::where, {condition, x, y}, result);
+  const Tensor o = map(Pointwise::where, {condition, operand(a), operand(b)}, result);
   const bool wanted = a.requires_grad() || b.requires_grad();
   return tie(o, {condition, a.tensor(), b.tensor()}, WhereRule{save_if(wanted, condition)});
 }

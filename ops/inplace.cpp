@@ -121,7 +121,7 @@ const Tensor& Tensor::add_(const Scalar& value) const {
   const OpScope op("add_");
   check_target(*this);
   check_scalar(value, dtype());
-  return change(*this, Pointwise::add, {*this, in_type(value, dtype())});
+  return change(*this, Pointwise::add, {*this, value});
 }
 
 const Tensor& Tensor::mul_(const Tensor& other) const {
@@ -134,7 +134,7 @@ const Tensor& Tensor::mul_(const Scalar& value) const {
   const OpScope op("mul_");
   check_target(*this);
   check_scalar(value, dtype());
-  return change(*this, Pointwise::mul, {*this, in_type(value, dtype())});
+  return change(*this, Pointwise::mul, {*this, value});
 }
 
 const Tensor& Tensor::div_(const Tensor& other) const {

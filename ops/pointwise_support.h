@@ -15,9 +15,8 @@ struct PointwiseResult {
 /// Throws where the two sides do not go together; a number must fit the tensor beside it.
 PointwiseResult match_terms(const Term& a, const Term& b);
 
-/// A term beside tensors of `dtype`, whose type a number takes.
-inline Operand operand(const Term& term, DType dtype) {
-  return term.is_tensor() ? Operand(term.tensor()) : Operand(in_type(term.scalar(), dtype));
+inline Operand operand(const Term& term) {
+  return term.is_tensor() ? Operand(term.tensor()) : Operand(term.scalar());
 }
 
 /// A new tensor of f(in).
@@ -34,13 +33,12 @@ inline Saved save_if(bool wanted, const Tensor& x) {
   return wanted ? save(x) : Saved();
 }
 
-/// A term beside tensors of `dtype`, kept for backward: numbers always, tensors where they are
-/// wanted.
+/// A term kept for backward: numbers always, tensors where they are wanted.
 class SavedTerm {
  public:
-  SavedTerm(bool wanted, const Term& term, DType dtype)
+  SavedTerm(bool wanted, const Term& term)
       : tensor_(save_if(wanted && term.is_tensor(), term.tensor())),
-        scalar_(in_type(term.scalar(), dtype)),
+        scalar_(term.scalar()),
         is_tensor_(term.is_tensor()) {}
   operator Operand() const { return is_tensor_ ? Operand(tensor_.get()) : Operand(scalar_); }
 
