@@ -34,7 +34,7 @@ Draw::Draw(std::uint64_t seed) : random_(seed), statements_(&program_.statements
   dtype_ = types[below(10)];
   smooth_ = dtype_ == f64 && chance(0.4);
   in_place_ = !smooth_ && chance(0.15);
-  light_ = chance(0.4);
+  light_ = chance(0.5);
   program_.drop_values = chance(0.3);
 }
 
@@ -44,7 +44,7 @@ Program Draw::program() {
   for (int k = between(1, 4); k > 0; --k) {
     like(light_ || chance(0.3) ? first : shape(between(0, 3)), dtype_);
   }
-  const auto length = static_cast<std::size_t>(chance(0.4) ? between(5, 16) : between(10, 50));
+  const auto length = static_cast<std::size_t>(chance(0.3) ? between(5, 16) : between(10, 50));
   for (int tries = 0; statements_->size() < length && tries < 600; ++tries) append_some();
   add_losses();
   add_hooks();
@@ -63,7 +63,7 @@ Value Draw::find(const std::function<bool(const Tensor&)>& fits) {
   if (fitting.empty()) return -1;
   recent.assign(fitting.end() - std::min<std::ptrdiff_t>(4, std::ssize(fitting)), fitting.end());
   if (chance(0.35) && !unused.empty()) return one_of(unused);
-  return one_of(chance(0.4) ? recent : fitting);
+  return one_of(chance(0.5) ? recent : fitting);
 }
 
 Value Draw::some(int dims) {

@@ -181,8 +181,10 @@ void NaiveTape::undo(const Node& node, const std::vector<char>& needed) {
       if (!g.defined()) continue;
       const Tensors value = tape.gradients(outputs[k], inputs, {g.value, true});
       const Tensors perturbed = tape.gradients(outputs[k], inputs, {g.perturbed, true});
+      // What cancels inside of an operator is as large as what came in.
+      const double absolute = 4 * epsilon_of(g.value.dtype()) * largest(g.value);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        contributions.push_back({copy_of(value[i]), perturb(perturbed[i])});
+        contributions.push_back({copy_of(value[i]), perturb(perturbed[i], absolute)});
       }
     }
   }
@@ -229,12 +231,12 @@ void NaiveTape::zero_grad() {
   std::fill(sums_.begin(), sums_.end(), Estimate());
 }
 
-Tensor NaiveTape::perturb(const Tensor& x) {
+Tensor NaiveTape::perturb(const Tensor& x, double absolute) {
   const NoGrad pause;
   const Tensor u = rand(x.shape(), f64, x.device(), noise_) * 2 - 1;
   const Tensor noise = where(u < 0, u - 1, u + 1) / 2;
-  const double smallest = x.dtype() == f16 ? 0x1p-22 : 0;  // f16 has few small numbers
-  return (x.detach().to(f64) * (1 + noise_of(x.dtype()) * noise) + smallest * noise).to(x.dtype());
+  if (x.dtype() == f16) absolute += 0x1p-20;  // f16 has few small numbers
+  return (x.detach().to(f64) * (1 + noise_of(x.dtype()) * noise) + absolute * noise).to(x.dtype());
 }
 
 Value NaiveTape::root(Value v) const {

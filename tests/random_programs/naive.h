@@ -58,7 +58,7 @@ class NaiveTape {
   void add(Value value, const Estimate& contribution);
   void add_to(Estimate& sum, const Estimate& contribution);
   void apply_hooks(Value value);
-  Tensor perturb(const Tensor& x);
+  Tensor perturb(const Tensor& x, double absolute = 0);
   void note_type(DType t) {
     if (is_floating(t)) coarsest_ = std::max(coarsest_, noise_of(t));
   }

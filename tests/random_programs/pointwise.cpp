@@ -117,7 +117,7 @@ void add_pointwise(std::vector<Operator>& table) {
   table.insert(
       table.end(),
       {
-          {"add", two, CALL(in[0] + in[1]), light, 10},
+          {"add", two, CALL(in[0] + in[1]), light, 14},
           {"sub", two, CALL(in[0] - in[1]), light, 5},
           {"mul", two, CALL(in[0] * in[1]), 0, 4},
           {"div", over_positive, CALL(in[0] / in[1])},
@@ -128,7 +128,7 @@ void add_pointwise(std::vector<Operator>& table) {
           {"minimum", two, CALL(minimum(in[0], in[1])), kink},
           {"add", one_and_number, CALL(in[0] + n[0] / 4.0), light},
           {"sub", one_and_number, CALL(n[0] / 4.0 - in[0]), light},
-          {"mul", one_and_number, CALL(in[0] * (n[0] / 4.0)), light, 3},
+          {"mul", one_and_number, CALL(in[0] * (n[0] / 4.0)), light, 4},
           {"div", one_and_number, CALL(in[0] / (n[0] / 4.0)), light},
           {"div", positive_and_number, CALL(n[0] / 4.0 / in[0])},
           {"neg", one, CALL(-in[0]), light},
@@ -154,7 +154,7 @@ void add_pointwise(std::vector<Operator>& table) {
           {"where", choice, CALL(where(in[0], in[1], in[2])), 0, 2},
           {"where", choice, CALL(where(in[0], n[0] / 4.0, in[1]))},
           {"masked_fill", masked, CALL(masked_fill(in[0], in[1], n[0] / 4.0))},
-          {"to", cast, CALL(in[0].to(DType(n[0]))), light},
+          {"to", cast, CALL(in[0].to(DType(n[0]))), light | kink},
       });
 }
 

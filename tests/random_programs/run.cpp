@@ -66,7 +66,12 @@ Tensors run(const Statement& s, const Tensors& values, const Tensors& leaves) {
   for (const Value v : s.in) in.push_back(values[static_cast<std::size_t>(v)]);
   std::optional<NoGrad> pause;
   if (s.op->is(Operator::in_place)) pause.emplace();
-  if (s.body.empty()) return s.op->run(in, s.n, s.shape);
+  if (s.body.empty()) {
+    const Tensors out = s.op->run(in, s.n, s.shape);
+    quipu::check(s.out.empty() || out.size() == s.out.size(), s.op->name, " gives ", out.size(),
+                 " tensors; the program has ", s.out.size());
+    return out;
+  }
   const auto f = [&s, &leaves](const Tensors& inputs) {
     Tensors local = leaves;
     for (std::size_t k = 0; k < inputs.size(); ++k) {
