@@ -21,7 +21,8 @@ std::size_t peak_of(const Program& program, Device device) {
     peak = region.bytes_above();
   }
   if (held(device) != before) {
-    throw Failure{"leak", detail::concat("the run leaves ", held(device) - before, " bytes on ", device)};
+    throw Failure{"leak",
+                  detail::concat("the run leaves ", held(device) - before, " bytes on ", device)};
   }
   return peak;
 }
@@ -54,7 +55,8 @@ double loss_at(const Program& program, Device device, double step) {
   }
   for (const Statement& s : program.statements) {
     const Tensors out = run(s, values);
-    for (std::size_t k = 0; k < s.out.size(); ++k) values[static_cast<std::size_t>(s.out[k])] = out[k];
+    for (std::size_t k = 0; k < s.out.size(); ++k)
+      values[static_cast<std::size_t>(s.out[k])] = out[k];
   }
   const WalkFrom& walk = program.walks[0];
   const Tensor& loss = values[static_cast<std::size_t>(walk.loss)];
@@ -63,9 +65,11 @@ double loss_at(const Program& program, Device device, double step) {
 
 /// Holds the gradients along a direction against central differences, where those converge.
 bool check_differences(Program program, Device device) {
-  if (program.walks.empty() || !program.hooks.empty() || !is_smooth(program.statements)) return false;
+  if (program.walks.empty() || !program.hooks.empty() || !is_smooth(program.statements))
+    return false;
   for (const Leaf& leaf : program.leaves) {
-    if (leaf.content != Content::index && leaf.content != Content::mask && leaf.dtype != f64) return false;
+    if (leaf.content != Content::index && leaf.content != Content::mask && leaf.dtype != f64)
+      return false;
   }
   program.walks.resize(1);
   program.walks[0].with_respect_to.clear();
@@ -120,19 +124,23 @@ std::optional<Failure> check(const Program& program, Device device, Tally& tally
     return Failure{kind_of(error.what()), error.what()};
   }
   if (held(device) == before) return {};
-  return Failure{"leak", detail::concat("checks leave ", held(device) - before, " bytes on ", device)};
+  return Failure{"leak",
+                 detail::concat("checks leave ", held(device) - before, " bytes on ", device)};
 }
 
 std::optional<std::string> try_program(std::uint64_t seed, Device device, Tally& tally) {
   const Program program = draw_program(seed);
   const std::optional<Failure> failure = check(program, device, tally);
   if (!failure) return {};
-  const Program shorter = shrink(program, *failure, device);
-  Tally again;
-  const std::optional<Failure> shown = check(shorter, device, again);
-  return detail::concat("program ", seed, ", ", program.statements.size(), " statements: ",
-                        failure->text, "\nshrunk to ", shorter.statements.size(), ": ",
-                        shown ? shown->text : "no failure", "\n", to_cpp(shorter));
+  Tally ignored;
+  const Program shorter = shrink(program, [&](const Program& p) {
+    const std::optional<Failure> other = check(p, device, ignored);
+    return other && other->kind == failure->kind;
+  });
+  const std::optional<Failure> shown = check(shorter, device, ignored);
+  return detail::concat("program ", seed, ", ", program.statements.size(),
+                        " statements: ", failure->text, "\nshrunk to ", shorter.statements.size(),
+                        ": ", shown ? shown->text : "no failure", "\n", to_cpp(shorter));
 }
 
 }  // namespace quipu::programs

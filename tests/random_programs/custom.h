@@ -16,11 +16,15 @@ WITH_TEXT(
         x = save(in);
         return in * in * in;
       }
-      void backward(const Tensor& d_o, Grads& d) const { d.add(0, 3 * d_o * x.get() * x.get()); }
+      void backward(const Tensor& d_o, Grads& d) const {
+        d.add(0, 3 * d_o * x.get() * x.get());
+      }
     };
     struct Blend {
       static constexpr const char* name = "blend";
-      Tensor forward(const Tensor& a, const Tensor& b) { return a + 0.5 * b; }
+      Tensor forward(const Tensor& a, const Tensor& b) {
+        return a + 0.5 * b;
+      }
       void backward(const Tensor& d_o, Grads& d) const {
         d.pass(0, d_o);
         d.add(1, 0.5 * d_o);

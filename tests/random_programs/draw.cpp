@@ -77,8 +77,8 @@ Value Draw::like(const Shape& wanted, DType dtype) {
     if (v >= 0) return v;
   }
   if (chance(0.6)) {
-    const Value v = find(
-        [&](const Tensor& x) { return x.dtype() == dtype && x.numel() == numel(wanted); });
+    const Value v =
+        find([&](const Tensor& x) { return x.dtype() == dtype && x.numel() == numel(wanted); });
     if (v >= 0 && append({.op = named("reshape"), .in = {v}, .out = {}, .shape = wanted})) {
       return statements_->back().out[0];
     }
@@ -213,7 +213,8 @@ bool Draw::body(Statement& s) {
     values_.push_back(at(v));
     uses_.push_back(0);
   }
-  const std::size_t leaves = program_.leaves.size(), length = static_cast<std::size_t>(between(1, 5));
+  const std::size_t leaves = program_.leaves.size(),
+                    length = static_cast<std::size_t>(between(1, 5));
   // It ends with something that has a gradient.
   const auto ends = [&] {
     if (s.body.size() < length || s.body.back().out.size() != 1) return false;
@@ -239,7 +240,8 @@ void Draw::add_losses() {
     if (total >= 0 && at(v).shape() != at(total).shape()) {
       const Value weight = constant(at(v).shape(), at(v).dtype());
       if (!append({.op = named("mul"), .in = {v, weight}, .out = {}})) continue;
-      if (!append({.op = named("sum"), .in = {statements_->back().out[0]}, .out = {}, .n = {0}})) continue;
+      if (!append({.op = named("sum"), .in = {statements_->back().out[0]}, .out = {}, .n = {0}}))
+        continue;
       part = statements_->back().out[0];
     }
     if (total >= 0 && !append({.op = named("add"), .in = {total, part}, .out = {}})) continue;
@@ -260,9 +262,9 @@ void Draw::add_hooks() {
 WalkFrom Draw::draw_walk() {
   const auto wanted = [](const Tensor& x) { return x.requires_grad(); };
   WalkFrom walk{.loss = find(wanted)};
-  if (chance(0.6)) walk.loss = *std::find_if(visible_.rbegin(), visible_.rend(), [&](Value v) {
-      return at(v).requires_grad();
-    });
+  if (chance(0.6))
+    walk.loss = *std::find_if(visible_.rbegin(), visible_.rend(),
+                              [&](Value v) { return at(v).requires_grad(); });
   const Tensor& loss = at(walk.loss);
   if (loss.numel() != 1 || chance(0.3)) {
     walk.upstream = Leaf{.seed = leaf_seed(), .shape = loss.shape(), .dtype = loss.dtype()};

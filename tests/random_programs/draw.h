@@ -59,12 +59,12 @@ class Draw {
   Program program_;
   DType dtype_;
   bool smooth_, in_place_;
-  bool light_;  // mostly operators that hand gradients on as they are
+  bool light_;                          // mostly operators that hand gradients on as they are
   std::vector<Statement>* statements_;  // of the program, or of a body
-  Tensors values_;              // by a run along
-  std::vector<int> uses_;       // of each value
-  std::vector<Value> visible_;  // in this body
-  int depth_ = 0;               // of bodies
+  Tensors values_;                      // by a run along
+  std::vector<int> uses_;               // of each value
+  std::vector<Value> visible_;          // in this body
+  int depth_ = 0;                       // of bodies
   Tape tape_;
 };
 

@@ -85,8 +85,8 @@ bool softmax_attention(Draw& d, Statement& s) {
 bool factored_attention(Draw& d, Statement& s) {
   const std::int64_t b = d.between(1, 2), m = d.size(), h = d.between(1, 2), r = d.between(1, 2);
   const std::int64_t width = d.size(), e = d.size();
-  for (const Shape& shape : {Shape{b, 1, h, r}, Shape{b, m, h}, Shape{b, m, h}, Shape{b, 1, r, width},
-                             Shape{b, m, width}, Shape{b, m, e}}) {
+  for (const Shape& shape : {Shape{b, 1, h, r}, Shape{b, m, h}, Shape{b, m, h},
+                             Shape{b, 1, r, width}, Shape{b, m, width}, Shape{b, m, e}}) {
     s.in.push_back(d.like(shape, d.dtype()));
   }
   return true;

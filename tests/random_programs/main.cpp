@@ -108,7 +108,8 @@ int main(int argc, char** argv) {
   app.add_flag("--print", options.print, "each program as C++");
   app.add_flag("--no-shrink", options.failures_only, "all failures, one line each");
   CLI11_PARSE(app, argc, argv);
-  options.jobs = static_cast<unsigned>(std::clamp<std::uint64_t>(options.programs, 1, options.jobs));
+  options.jobs =
+      static_cast<unsigned>(std::clamp<std::uint64_t>(options.programs, 1, options.jobs));
   setenv("QUIPU_NUM_THREADS", "1", 0);  // the processes share the cores
   return run_all(options);
 }

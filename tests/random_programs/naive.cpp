@@ -114,7 +114,8 @@ void NaiveTape::compare_outputs(const Statement& s, const Tensors& in, const Ten
     const double tolerance =
         is_floating(naive.dtype()) ? 64 * epsilon_of(naive.dtype()) * scale : 0;
     const Difference apart = compare(out[k], naive, {.relative = 0, .absolute = tolerance});
-    if (!apart) throw Failure{"output", detail::concat("output ", k, " of ", s.op->name, ": ", apart.text)};
+    if (!apart)
+      throw Failure{"output", detail::concat("output ", k, " of ", s.op->name, ": ", apart.text)};
     // An operator that had nothing to do: both are one tensor.
     for (std::size_t i = 0; i < in.size() && s.body.empty(); ++i) {
       if (!out[k].same_as(in[i])) continue;
@@ -131,9 +132,9 @@ std::vector<char> NaiveTape::find_needed(const std::vector<Value>& wanted) const
   for (const Leaf& leaf : leaves_) needed[at(leaf.value)] = wanted.empty();
   for (const Value v : wanted) needed[at(root(v))] = 1;
   for (const Node& node : nodes_) {
-    const bool leads = node.opaque || std::any_of(node.s->in.begin(), node.s->in.end(), [&](Value v) {
-      return needed[at(root(v))] != 0;
-    });
+    const bool leads =
+        node.opaque || std::any_of(node.s->in.begin(), node.s->in.end(),
+                                   [&](Value v) { return needed[at(root(v))] != 0; });
     for (const Value v : node.s->out) needed[at(v)] = needed[at(v)] || (leads && tracked_[at(v)]);
   }
   return needed;
@@ -168,8 +169,8 @@ void NaiveTape::undo(const Node& node, const std::vector<char>& needed) {
     wanted.push_back(v);
     inputs.push_back(node.inputs[k]);
   }
-  const bool reached = std::any_of(s.out.begin(), s.out.end(),
-                                   [&](Value v) { return gradients_[at(v)].defined(); });
+  const bool reached =
+      std::any_of(s.out.begin(), s.out.end(), [&](Value v) { return gradients_[at(v)].defined(); });
   if (!reached || wanted.empty()) return;
   std::vector<Estimate> contributions;
   {
@@ -202,8 +203,8 @@ void NaiveTape::add_to(Estimate& sum, const Estimate& contribution) {
 }
 
 void NaiveTape::add(Value value, const Estimate& contribution) {
-  const auto leaf = std::find_if(leaves_.begin(), leaves_.end(),
-                                 [&](const Leaf& l) { return l.value == value; });
+  const auto leaf =
+      std::find_if(leaves_.begin(), leaves_.end(), [&](const Leaf& l) { return l.value == value; });
   if (leaf == leaves_.end() || !leaf->grad_dtype) {
     add_to(gradients_[at(value)], contribution);
   } else {

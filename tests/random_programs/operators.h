@@ -18,10 +18,10 @@ inline Tensors results(const Extremes& o) {
 }
 
 /// A call as a function and as text: `in[0]`, `n[0]` and `shape` become what a statement has.
-#define CALL(...)                                                                       \
+#define CALL(...)                                                                                 \
   [](const Tensors& in, [[maybe_unused]] const Numbers& n, [[maybe_unused]] const Shape& shape) { \
-    return results(__VA_ARGS__);                                                        \
-  },                                                                                    \
+    return results(__VA_ARGS__);                                                                  \
+  },                                                                                              \
       #__VA_ARGS__
 
 // Ways to draw inputs.

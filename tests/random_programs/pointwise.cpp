@@ -42,9 +42,8 @@ bool two(Draw& d, Statement& s) {
   const Shape shape = d.at(a).shape();
   Value b = -1;
   if (d.chance(0.7)) {
-    b = d.find([&](const Tensor& x) {
-      return is_float(x) && x.requires_grad() && x.shape() == shape;
-    });
+    b = d.find(
+        [&](const Tensor& x) { return is_float(x) && x.requires_grad() && x.shape() == shape; });
   }
   if (b < 0) b = d.like(d.beside(shape), d.at(a).dtype());
   s.in = {a, b};
@@ -114,48 +113,47 @@ bool cast(Draw& d, Statement& s) {
 
 void add_pointwise(std::vector<Operator>& table) {
   constexpr unsigned kink = Operator::kink, light = Operator::keeps_nothing;
-  table.insert(
-      table.end(),
-      {
-          {"add", two, CALL(in[0] + in[1]), light, 14},
-          {"sub", two, CALL(in[0] - in[1]), light, 5},
-          {"mul", two, CALL(in[0] * in[1]), 0, 4},
-          {"div", over_positive, CALL(in[0] / in[1])},
-          {"pow", power, CALL(pow(in[0], in[1]))},
-          {"pow", positive_and_number, CALL(pow(in[0], n[0] / 4.0))},
-          {"pow", one_and_number, CALL(pow(1.5, in[0]))},
-          {"maximum", two, CALL(maximum(in[0], in[1])), kink},
-          {"minimum", two, CALL(minimum(in[0], in[1])), kink},
-          {"add", one_and_number, CALL(in[0] + n[0] / 4.0), light},
-          {"sub", one_and_number, CALL(n[0] / 4.0 - in[0]), light},
-          {"mul", one_and_number, CALL(in[0] * (n[0] / 4.0)), light, 4},
-          {"div", one_and_number, CALL(in[0] / (n[0] / 4.0)), light},
-          {"div", positive_and_number, CALL(n[0] / 4.0 / in[0])},
-          {"neg", one, CALL(-in[0]), light},
-          {"clamp", one, CALL(clamp(in[0], -0.5, 0.75)), kink},
-          {"clamp", one, CALL(clamp(in[0], 0.25)), kink},
-          {"exp", one, CALL(exp(in[0]))},
-          {"log", one_positive, CALL(log(in[0]))},
-          {"sqrt", one_positive, CALL(sqrt(in[0]))},
-          {"rsqrt", one_positive, CALL(rsqrt(in[0]))},
-          {"tanh", one, CALL(tanh(in[0])), 0, 2},
-          {"sin", one, CALL(sin(in[0]))},
-          {"cos", one, CALL(cos(in[0]))},
-          {"abs", one, CALL(abs(in[0])), kink},
-          {"eq", two, CALL(eq(in[0], in[1])), kink},
-          {"ne", two, CALL(ne(in[0], in[1])), kink},
-          {"lt", two, CALL(in[0] < in[1]), kink},
-          {"le", two, CALL(in[0] <= in[1]), kink},
-          {"gt", one_and_number, CALL(in[0] > n[0] / 4.0), kink},
-          {"ge", two, CALL(in[0] >= in[1]), kink},
-          {"logical_and", one_or_two_masks, CALL(logical_and(in[0], in[1]))},
-          {"logical_or", one_or_two_masks, CALL(logical_or(in[0], in[1]))},
-          {"logical_not", one_or_two_masks, CALL(logical_not(in[0]))},
-          {"where", choice, CALL(where(in[0], in[1], in[2])), 0, 2},
-          {"where", choice, CALL(where(in[0], n[0] / 4.0, in[1]))},
-          {"masked_fill", masked, CALL(masked_fill(in[0], in[1], n[0] / 4.0))},
-          {"to", cast, CALL(in[0].to(DType(n[0]))), light | kink},
-      });
+  table.insert(table.end(),
+               {
+                   {"add", two, CALL(in[0] + in[1]), light, 14},
+                   {"sub", two, CALL(in[0] - in[1]), light, 5},
+                   {"mul", two, CALL(in[0] * in[1]), 0, 4},
+                   {"div", over_positive, CALL(in[0] / in[1])},
+                   {"pow", power, CALL(pow(in[0], in[1]))},
+                   {"pow", positive_and_number, CALL(pow(in[0], n[0] / 4.0))},
+                   {"pow", one_and_number, CALL(pow(1.5, in[0]))},
+                   {"maximum", two, CALL(maximum(in[0], in[1])), kink},
+                   {"minimum", two, CALL(minimum(in[0], in[1])), kink},
+                   {"add", one_and_number, CALL(in[0] + n[0] / 4.0), light},
+                   {"sub", one_and_number, CALL(n[0] / 4.0 - in[0]), light},
+                   {"mul", one_and_number, CALL(in[0] * (n[0] / 4.0)), light, 4},
+                   {"div", one_and_number, CALL(in[0] / (n[0] / 4.0)), light},
+                   {"div", positive_and_number, CALL(n[0] / 4.0 / in[0])},
+                   {"neg", one, CALL(-in[0]), light},
+                   {"clamp", one, CALL(clamp(in[0], -0.5, 0.75)), kink},
+                   {"clamp", one, CALL(clamp(in[0], 0.25)), kink},
+                   {"exp", one, CALL(exp(in[0]))},
+                   {"log", one_positive, CALL(log(in[0]))},
+                   {"sqrt", one_positive, CALL(sqrt(in[0]))},
+                   {"rsqrt", one_positive, CALL(rsqrt(in[0]))},
+                   {"tanh", one, CALL(tanh(in[0])), 0, 2},
+                   {"sin", one, CALL(sin(in[0]))},
+                   {"cos", one, CALL(cos(in[0]))},
+                   {"abs", one, CALL(abs(in[0])), kink},
+                   {"eq", two, CALL(eq(in[0], in[1])), kink},
+                   {"ne", two, CALL(ne(in[0], in[1])), kink},
+                   {"lt", two, CALL(in[0] < in[1]), kink},
+                   {"le", two, CALL(in[0] <= in[1]), kink},
+                   {"gt", one_and_number, CALL(in[0] > n[0] / 4.0), kink},
+                   {"ge", two, CALL(in[0] >= in[1]), kink},
+                   {"logical_and", one_or_two_masks, CALL(logical_and(in[0], in[1]))},
+                   {"logical_or", one_or_two_masks, CALL(logical_or(in[0], in[1]))},
+                   {"logical_not", one_or_two_masks, CALL(logical_not(in[0]))},
+                   {"where", choice, CALL(where(in[0], in[1], in[2])), 0, 2},
+                   {"where", choice, CALL(where(in[0], n[0] / 4.0, in[1]))},
+                   {"masked_fill", masked, CALL(masked_fill(in[0], in[1], n[0] / 4.0))},
+                   {"to", cast, CALL(in[0].to(DType(n[0]))), light | kink},
+               });
 }
 
 void add_in_place(std::vector<Operator>& table) {
@@ -174,6 +172,7 @@ void add_in_place(std::vector<Operator>& table) {
   add("clamp_", one, CALL(in[0].clamp_(-0.5, 0.75)));
   add("lerp_", two_alike, CALL(in[0].lerp_(in[1], 0.25)));
   add("addcmul_", two_alike, CALL(in[0].addcmul_(in[1], in[1], 0.5)));
+  add("addcdiv_", over_positive, CALL(in[0].addcdiv_(in[1], in[1], 0.5)));
 }
 
 }  // namespace quipu::programs

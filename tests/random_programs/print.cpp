@@ -40,7 +40,9 @@ std::string make_text(const Leaf& leaf) {
     case Content::normal: text = concat("randn(", rest, ".clamp_(-2, 2)"); break;
     case Content::positive: text = concat("rand(", rest, ".add_(0.5)"); break;
     case Content::index: text = concat("randint(0, ", leaf.bound, ", ", rest); break;
-    case Content::mask: text = concat("(rand(Shape", list(whole), ", f32, device, g) < 0.5)"); break;
+    case Content::mask:
+      text = concat("(rand(Shape", list(whole), ", f32, device, g) < 0.5)");
+      break;
   }
   if (leaf.layout == Layout::transposed) text += concat(".permute(", list(reversed), ")");
   if (leaf.layout == Layout::sliced && dims > 0) text += ".slice(-1, 1, {}, 2)";
@@ -60,7 +62,9 @@ std::string call_text(const Statement& s, const Names& names) {
       continue;
     }
     std::size_t end = i;
-    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+    while (end < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_'))
+      ++end;
     const std::string word = text.substr(i, end - i);
     i = end;
     std::size_t at = 0;
@@ -68,7 +72,8 @@ std::string call_text(const Statement& s, const Names& names) {
     if (indexed && (word == "in" || word == "n")) {
       at = std::stoul(text.substr(i + 1));
       i = text.find(']', i) + 1;
-      result += word == "in" ? names.at(s.in[at]) : concat(s.n[at] < 0 ? "(" : "", s.n[at], s.n[at] < 0 ? ")" : "");
+      result += word == "in" ? names.at(s.in[at])
+                             : concat(s.n[at] < 0 ? "(" : "", s.n[at], s.n[at] < 0 ? ")" : "");
     } else if (word == "in") {
       result += joined(s.in, [&](Value v) { return names.at(v); });
     } else {
@@ -85,8 +90,12 @@ void name_outputs(const Statement& s, Names& names) {
     switch (s.op->outputs) {
       case Operator::Outputs::one: names[s.out[k]] = base; break;
       case Operator::Outputs::list: names[s.out[k]] = concat(base, "[", k, "]"); break;
-      case Operator::Outputs::top_k: names[s.out[k]] = base + (k == 0 ? ".values" : ".indices"); break;
-      case Operator::Outputs::extremes: names[s.out[k]] = base + (k == 0 ? ".values" : ".index"); break;
+      case Operator::Outputs::top_k:
+        names[s.out[k]] = base + (k == 0 ? ".values" : ".indices");
+        break;
+      case Operator::Outputs::extremes:
+        names[s.out[k]] = base + (k == 0 ? ".values" : ".index");
+        break;
     }
   }
 }
@@ -118,7 +127,8 @@ std::string statement_text(const Statement& s, Names& names, const std::string& 
   return concat(indent, "const ", type, " t", s.out[0], " = ", call, ";\n");
 }
 
-std::string hooks_text(const Program& program, const std::vector<Value>& values, const Names& names) {
+std::string hooks_text(const Program& program, const std::vector<Value>& values,
+                       const Names& names) {
   std::string text;
   for (const HookOn& hook : program.hooks) {
     for (const Value v : values) {
@@ -143,10 +153,12 @@ std::string walk_text(const Program& program, const WalkFrom& w, const Names& na
   std::string text, options = concat(", {", w.upstream ? ".upstream = upstream, " : "",
                                      ".retain = ", w.retain ? "true" : "false", "}");
   for (const Leaf& leaf : program.leaves) {
-    if (w.zero_grad_first && leaf.requires_grad) text += concat("    ", names.at(leaf.value), ".zero_grad();\n");
+    if (w.zero_grad_first && leaf.requires_grad)
+      text += concat("    ", names.at(leaf.value), ".zero_grad();\n");
   }
   if (w.upstream) {
-    text += concat("    g.seed(", w.upstream->seed, ");\n    const Tensor upstream = ", make_text(*w.upstream), ";\n");
+    text += concat("    g.seed(", w.upstream->seed,
+                   ");\n    const Tensor upstream = ", make_text(*w.upstream), ";\n");
   }
   if (!w.upstream && !w.retain) options = "";
   if (w.with_respect_to.empty()) {
@@ -166,8 +178,8 @@ std::string to_cpp(const Program& program) {
   std::string text;
   for (const Leaf& leaf : program.leaves) {
     names[leaf.value] = concat("x", leaf.value);
-    text += concat("  g.seed(", leaf.seed, ");\n  const Tensor x", leaf.value, " = ", make_text(leaf), ";\n",
-                   hooks_text(program, {leaf.value}, names));
+    text += concat("  g.seed(", leaf.seed, ");\n  const Tensor x", leaf.value, " = ",
+                   make_text(leaf), ";\n", hooks_text(program, {leaf.value}, names));
   }
   text += "  Tape tape;\n";
   for (const Statement& s : program.statements) {
@@ -181,9 +193,10 @@ std::string to_cpp(const Program& program) {
                    " \" << x", leaf.value, ".grad() << \"\\n\";\n");
   }
   const std::string custom = text.find("apply(") == std::string::npos ? "" : custom_operators;
-  return concat("#include <quipu/quipu.h>\n\n#include <iostream>\n\nusing namespace quipu;\n", custom,
-                "\nint main() {\n  const Device device;\n  Generator g;\n  std::vector<Tensor> kept;\n",
-                "  manual_seed(", program.seed, ");\n", text, "}\n");
+  return concat(
+      "#include <quipu/quipu.h>\n\n#include <iostream>\n\nusing namespace quipu;\n", custom,
+      "\nint main() {\n  const Device device;\n  Generator g;\n  std::vector<Tensor> kept;\n",
+      "  manual_seed(", program.seed, ");\n", text, "}\n");
 }
 
 }  // namespace quipu::programs

@@ -1,9 +1,10 @@
 #pragma once
-// A random program: leaves, operators on them, hooks, and walks along the tape. It is plain data, so
-// that it can be run on any device, run by a second tape, shrunk, and printed as C++.
+// A random program: leaves, operators on them, hooks, and walks along the tape. It is plain data,
+// so that it can be run on any device, run by a second tape, shrunk, and printed as C++.
 #include <quipu/quipu.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,7 +62,7 @@ struct Statement {
   std::vector<Value> in, out;
   Numbers n = {};
   Shape shape = {};
-  int scopes = 0;                    // nested MemoryScopes around it
+  int scopes = 0;                      // nested MemoryScopes around it
   std::vector<Value> parameters = {};  // of the function that recompute runs
   std::vector<Statement> body = {};    // its last output is what it returns
 };
@@ -109,8 +110,8 @@ struct Tally {
 /// Runs the program on the device, on the device that counts for it, and on a second tape.
 std::optional<Failure> check(const Program& program, Device device, Tally& tally);
 
-/// A shorter program that fails in the same way.
-Program shrink(Program program, const Failure& failure, Device device);
+/// The shortest program it comes upon that still `fails`.
+Program shrink(Program program, const std::function<bool(const Program&)>& fails);
 /// As a C++ program that prints the gradients.
 std::string to_cpp(const Program& program);
 

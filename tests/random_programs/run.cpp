@@ -207,7 +207,8 @@ void Run::compare_with_naive(const WalkFrom& w, const Tensors& results) {
   }
   for (std::size_t k = 0; k < program_.hooks.size(); ++k) {
     const auto find = [&](const auto& list) {
-      return std::find_if(list.begin(), list.end(), [&](const auto& entry) { return entry.first == k; });
+      return std::find_if(list.begin(), list.end(),
+                          [&](const auto& entry) { return entry.first == k; });
     };
     const auto ours = find(seen_);
     const auto naive = find(naive_->seen());
@@ -220,7 +221,8 @@ void Run::compare_with_naive(const WalkFrom& w, const Tensors& results) {
 /// Fails where ours is further from the naive one than roundings explain.
 void Run::compare(const std::string& what, const Tensor& ours, const Estimate& naive) {
   if (!ours.defined() && !naive.defined()) return;
-  const std::vector<double> want = naive.defined() ? naive.value.to_vector() : std::vector<double>();
+  const std::vector<double> want =
+      naive.defined() ? naive.value.to_vector() : std::vector<double>();
   const double scale = largest(want);
   if (!(scale < 1e25) || (naive.defined() && naive.value.dtype() == f16 && scale > 1e4)) {
     overflowed_ = true;
@@ -230,7 +232,8 @@ void Run::compare(const std::string& what, const Tensor& ours, const Estimate& n
   if (!ours.defined() || !naive.defined()) {
     const double missing = ours.defined() ? largest(ours.to_vector()) : scale;
     if (missing == 0) return;
-    throw Failure{"gradient", detail::concat(what, ours.defined() ? " should not be there" : " is not there")};
+    throw Failure{"gradient",
+                  detail::concat(what, ours.defined() ? " should not be there" : " is not there")};
   }
   if (ours.shape() != naive.value.shape() || ours.dtype() != naive.value.dtype()) {
     throw Failure{"gradient", detail::concat(what, " is ", ours.dtype(), ours.shape(), ", not ",
@@ -243,9 +246,8 @@ void Run::compare(const std::string& what, const Tensor& ours, const Estimate& n
   }
   for (std::size_t i = 0; i < want.size(); ++i) {
     if (std::abs(got[i] - want[i]) <= 16 * noise) continue;
-    throw Failure{"gradient",
-                  detail::concat(what, " entry ", i, " is ", got[i], " instead of ", want[i],
-                                 ", roundings explain ", 16 * noise)};
+    throw Failure{"gradient", detail::concat(what, " entry ", i, " is ", got[i], " instead of ",
+                                             want[i], ", roundings explain ", 16 * noise)};
   }
 }
 
@@ -255,8 +257,11 @@ void Run::hand_out(const std::string& what, const Tensor& gradient) {
 
 void Run::check_handed_out() const {
   for (const HandedOut& h : handed_out_) {
-    const Difference apart = quipu::compare(h.gradient, h.copy, {.relative = 0, .absolute = 0, .equal_nan = true});
-    if (!apart) throw Failure{"changed later", h.what + " was changed after it was handed out: " + apart.text};
+    const Difference apart =
+        quipu::compare(h.gradient, h.copy, {.relative = 0, .absolute = 0, .equal_nan = true});
+    if (!apart)
+      throw Failure{"changed later",
+                    h.what + " was changed after it was handed out: " + apart.text};
   }
 }
 

@@ -1,6 +1,5 @@
 // Makes a failing program shorter as long as it fails in the same way.
 #include <algorithm>
-#include <functional>
 #include <set>
 
 #include "program.h"
@@ -20,7 +19,8 @@ void for_each_statement(Statements& statements, const std::function<void(Stateme
 /// Every use of `from` becomes one of `to`.
 void rename(Program& p, Value from, Value to) {
   const auto change = [&](Value& v) { v = v == from ? to : v; };
-  for_each_statement(p.statements, [&](Statement& s) { std::for_each(s.in.begin(), s.in.end(), change); });
+  for_each_statement(p.statements,
+                     [&](Statement& s) { std::for_each(s.in.begin(), s.in.end(), change); });
   std::erase_if(p.hooks, [&](const HookOn& hook) { return hook.value == from; });
   for (WalkFrom& w : p.walks) {
     change(w.loss);
@@ -57,16 +57,17 @@ Program without_dead(Program p) {
 
 class Shrinker {
  public:
-  Shrinker(Program program, std::string kind, Device device)
-      : best_(std::move(program)), kind_(std::move(kind)), device_(device) {}
+  Shrinker(Program program, const std::function<bool(const Program&)>& fails)
+      : best_(std::move(program)), fails_(fails) {}
 
   Program run() {
     take(without_dead(best_));
     for (bool smaller = true; smaller && checks_ < 6000;) {
       smaller = false;
-      for (const auto pass : {&Shrinker::drop_walks, &Shrinker::drop_hooks, &Shrinker::drop_statements,
-                              &Shrinker::drop_sums, &Shrinker::inline_bodies, &Shrinker::use_earlier, &Shrinker::simplify,
-                              &Shrinker::plain_leaves, &Shrinker::shrink_shapes}) {
+      for (const auto pass :
+           {&Shrinker::drop_walks, &Shrinker::drop_hooks, &Shrinker::drop_statements,
+            &Shrinker::drop_sums, &Shrinker::inline_bodies, &Shrinker::use_earlier,
+            &Shrinker::simplify, &Shrinker::plain_leaves, &Shrinker::shrink_shapes}) {
         smaller = (this->*pass)() || smaller;
       }
     }
@@ -74,14 +75,9 @@ class Shrinker {
   }
 
  private:
-  bool fails(const Program& p) {
-    ++checks_;
-    Tally tally;
-    const std::optional<Failure> failure = check(p, device_, tally);
-    return failure && failure->kind == kind_;
-  }
   bool take(const Program& p) {
-    if (!fails(p)) return false;
+    ++checks_;
+    if (!fails_(p)) return false;
     best_ = p;
     values_known_ = false;
     return true;
@@ -129,27 +125,37 @@ class Shrinker {
   }
   const Tensor& at(Value v) { return values()[static_cast<std::size_t>(v)]; }
   bool alike(Value a, Value b) {
-    return at(a).defined() && at(b).defined() && at(a).shape() == at(b).shape() && at(a).dtype() == at(b).dtype();
+    return at(a).defined() && at(b).defined() && at(a).shape() == at(b).shape() &&
+           at(a).dtype() == at(b).dtype();
   }
 
   bool drop_walks() {
     bool any = false;
     for (std::size_t k = best_.walks.size(); k-- > 0;) {
-      any = (best_.walks.size() > 1 && change([&](Program& p) { p.walks.erase(p.walks.begin() + static_cast<std::ptrdiff_t>(k)); })) || any;
+      any = (best_.walks.size() > 1 && change([&](Program& p) {
+               p.walks.erase(p.walks.begin() + static_cast<std::ptrdiff_t>(k));
+             })) ||
+            any;
     }
     for (std::size_t k = 0; k < best_.walks.size(); ++k) {
       const WalkFrom& w = best_.walks[k];
       if (w.retain) any = change([&](Program& p) { p.walks[k].retain = false; }) || any;
-      if (w.zero_grad_first) any = change([&](Program& p) { p.walks[k].zero_grad_first = false; }) || any;
-      if (!w.with_respect_to.empty()) any = change([&](Program& p) { p.walks[k].with_respect_to.clear(); }) || any;
-      if (w.with_respect_to.size() > 1) any = change([&](Program& p) { p.walks[k].with_respect_to.pop_back(); }) || any;
+      if (w.zero_grad_first)
+        any = change([&](Program& p) { p.walks[k].zero_grad_first = false; }) || any;
+      if (!w.with_respect_to.empty())
+        any = change([&](Program& p) { p.walks[k].with_respect_to.clear(); }) || any;
+      if (w.with_respect_to.size() > 1)
+        any = change([&](Program& p) { p.walks[k].with_respect_to.pop_back(); }) || any;
     }
     return any;
   }
   bool drop_hooks() {
     bool any = false;
     for (std::size_t k = best_.hooks.size(); k-- > 0;) {
-      any = change([&](Program& p) { p.hooks.erase(p.hooks.begin() + static_cast<std::ptrdiff_t>(k)); }) || any;
+      any = change([&](Program& p) {
+              p.hooks.erase(p.hooks.begin() + static_cast<std::ptrdiff_t>(k));
+            }) ||
+            any;
     }
     return any;
   }
@@ -159,7 +165,9 @@ class Shrinker {
     for (std::size_t k = best_.statements.size(); k-- > 0;) {
       if (k >= best_.statements.size()) continue;
       const Statement s = best_.statements[k];
-      const auto erase = [&](Program& p) { p.statements.erase(p.statements.begin() + static_cast<std::ptrdiff_t>(k)); };
+      const auto erase = [&](Program& p) {
+        p.statements.erase(p.statements.begin() + static_cast<std::ptrdiff_t>(k));
+      };
       bool dropped = s.out.empty() && change(erase);
       for (const Value v : s.in) {
         if (dropped || s.out.size() != 1 || !is_floating(at(v).dtype())) continue;
@@ -175,8 +183,10 @@ class Shrinker {
           erase(p);
           for (std::size_t i = 0; i < s.out.size(); ++i) {
             if (!is_floating(outputs[i].dtype())) continue;
-            p.leaves.push_back({.value = s.out[i], .seed = static_cast<std::uint64_t>(s.out[i]),
-                                .shape = outputs[i].shape(), .dtype = outputs[i].dtype(),
+            p.leaves.push_back({.value = s.out[i],
+                                .seed = static_cast<std::uint64_t>(s.out[i]),
+                                .shape = outputs[i].shape(),
+                                .dtype = outputs[i].dtype(),
                                 .requires_grad = outputs[i].requires_grad()});
           }
         });
@@ -202,19 +212,22 @@ class Shrinker {
     for (std::size_t k = 0; k < best_.statements.size(); ++k) {
       if (best_.statements[k].body.empty()) continue;
       any = change([&](Program& p) {
-        const Statement s = p.statements[k];
-        p.statements.erase(p.statements.begin() + static_cast<std::ptrdiff_t>(k));
-        p.statements.insert(p.statements.begin() + static_cast<std::ptrdiff_t>(k), s.body.begin(), s.body.end());
-        for (std::size_t i = 0; i < s.in.size(); ++i) rename(p, s.parameters[i], s.in[i]);
-        rename(p, s.out[0], s.body.back().out[0]);
-      }) || any;
+              const Statement s = p.statements[k];
+              p.statements.erase(p.statements.begin() + static_cast<std::ptrdiff_t>(k));
+              p.statements.insert(p.statements.begin() + static_cast<std::ptrdiff_t>(k),
+                                  s.body.begin(), s.body.end());
+              for (std::size_t i = 0; i < s.in.size(); ++i) rename(p, s.parameters[i], s.in[i]);
+              rename(p, s.out[0], s.body.back().out[0]);
+            }) ||
+            any;
     }
     return any;
   }
   bool use_earlier() {
     bool any = false;
     for (std::size_t k = 0; k < best_.statements.size(); ++k) {
-      for (std::size_t i = 0; k < best_.statements.size() && i < best_.statements[k].in.size(); ++i) {
+      for (std::size_t i = 0; k < best_.statements.size() && i < best_.statements[k].in.size();
+           ++i) {
         const Value now = best_.statements[k].in[i];
         for (Value v = 0; v < now; ++v) {
           if (alike(v, now) && change([&](Program& p) { p.statements[k].in[i] = v; })) {
@@ -230,9 +243,11 @@ class Shrinker {
   /// Operators become sums and products with a number; scopes and temporaries go.
   bool simplify() {
     const auto with_text = [](const char* text) {
-      return &*std::find_if(operators().begin(), operators().end(), [&](const Operator& o) { return std::string(o.text) == text; });
+      return &*std::find_if(operators().begin(), operators().end(),
+                            [&](const Operator& o) { return std::string(o.text) == text; });
     };
-    static const Operator *const sum = with_text("in[0] + in[1]"), *const twice = with_text("in[0] * (n[0] / 4.0)");
+    static const Operator *const sum = with_text("in[0] + in[1]"), *const twice = with_text(
+                                                                       "in[0] * (n[0] / 4.0)");
     bool any = best_.drop_values && change([](Program& p) { p.drop_values = false; });
     for (std::size_t k = 0; k < best_.statements.size(); ++k) {
       const Statement s = best_.statements[k];
@@ -243,10 +258,12 @@ class Shrinker {
         if (alike(v, s.out[0])) same.push_back(v);
       }
       bool done = same.empty() || change([&](Program& p) {
-        p.statements[k] = {.op = twice, .in = {same[0]}, .out = s.out, .n = {8}};
-      });
+                    p.statements[k] = {.op = twice, .in = {same[0]}, .out = s.out, .n = {8}};
+                  });
       if (!done && same.size() > 1) {
-        done = change([&](Program& p) { p.statements[k] = {.op = sum, .in = {same[0], same[1]}, .out = s.out}; });
+        done = change([&](Program& p) {
+          p.statements[k] = {.op = sum, .in = {same[0], same[1]}, .out = s.out};
+        });
       }
       any = any || (done && !same.empty());
     }
@@ -256,8 +273,14 @@ class Shrinker {
     bool any = false;
     for (std::size_t k = 0; k < best_.leaves.size(); ++k) {
       const Leaf leaf = best_.leaves[k];
-      if (leaf.layout != Layout::contiguous) any = change([&](Program& p) { p.leaves[k].layout = Layout::contiguous; }) || any;
-      if (k < best_.leaves.size() && leaf.requires_grad) any = change([&](Program& p) { p.leaves[k].requires_grad = false; p.leaves[k].grad_dtype.reset(); }) || any;
+      if (leaf.layout != Layout::contiguous)
+        any = change([&](Program& p) { p.leaves[k].layout = Layout::contiguous; }) || any;
+      if (k < best_.leaves.size() && leaf.requires_grad)
+        any = change([&](Program& p) {
+                p.leaves[k].requires_grad = false;
+                p.leaves[k].grad_dtype.reset();
+              }) ||
+              any;
     }
     for (std::size_t k = 0; k < best_.walks.size(); ++k) {
       const auto& upstream = best_.walks[k].upstream;
@@ -280,8 +303,10 @@ class Shrinker {
       }
     };
     bool any = change([&](Program& p) {
-      each_shape(p, [](Shape& s) { s = s.empty() ? s : Shape{s[0]}; });
-    }) && best_.leaves.end() != std::find_if(best_.leaves.begin(), best_.leaves.end(), [](const Leaf& l) { return l.shape.size() > 1; });
+                 each_shape(p, [](Shape& s) { s = s.empty() ? s : Shape{s[0]}; });
+               }) &&
+               best_.leaves.end() != std::find_if(best_.leaves.begin(), best_.leaves.end(),
+                                                  [](const Leaf& l) { return l.shape.size() > 1; });
     std::set<std::int64_t> sizes;
     each_shape(best_, [&](Shape& s) { sizes.insert(s.begin(), s.end()); });
     for (auto from = sizes.rbegin(); from != sizes.rend() && *from > 1; ++from) {
@@ -300,8 +325,7 @@ class Shrinker {
   }
 
   Program best_;
-  std::string kind_;
-  Device device_;
+  const std::function<bool(const Program&)>& fails_;
   Tensors values_;
   bool values_known_ = false;
   int checks_ = 0;
@@ -309,8 +333,8 @@ class Shrinker {
 
 }  // namespace
 
-Program shrink(Program program, const Failure& failure, Device device) {
-  return Shrinker(std::move(program), failure.kind, device).run();
+Program shrink(Program program, const std::function<bool(const Program&)>& fails) {
+  return Shrinker(std::move(program), fails).run();
 }
 
 }  // namespace quipu::programs

@@ -199,11 +199,12 @@ void add_reductions(std::vector<Operator>& table) {
                    {"min", one, CALL(min(in[0])), kink},
                    {"argmax", dim_and_flag, CALL(argmax(in[0], n[0], n[1] != 0)), kink},
                    {"argmin", dim_and_flag, CALL(argmin(in[0], n[0], n[1] != 0)), kink},
-                   {"max_with_index", dim_and_flag,
-                    CALL(max_with_index(in[0], n[0], n[1] != 0)), kink, 1, Outputs::extremes},
-                   {"min_with_index", dim_and_flag,
-                    CALL(min_with_index(in[0], n[0], n[1] != 0)), kink, 1, Outputs::extremes},
-                   {"top_k", some_of_dim, CALL(top_k(in[0], n[0], n[1], n[2] != 0)), kink, 2, Outputs::top_k},
+                   {"max_with_index", dim_and_flag, CALL(max_with_index(in[0], n[0], n[1] != 0)),
+                    kink, 1, Outputs::extremes},
+                   {"min_with_index", dim_and_flag, CALL(min_with_index(in[0], n[0], n[1] != 0)),
+                    kink, 1, Outputs::extremes},
+                   {"top_k", some_of_dim, CALL(top_k(in[0], n[0], n[1], n[2] != 0)), kink, 2,
+                    Outputs::top_k},
                    {"cumsum", one_and_dim, CALL(cumsum(in[0], n[0])), light},
                });
 }
@@ -213,7 +214,6 @@ void add_views(std::vector<Operator>& table) {
     table.push_back({name, draw, run, text, Operator::keeps_nothing});
   };
   add("reshape", other_shape, CALL(in[0].reshape(shape)));
-  add("view", other_shape, CALL(in[0].view(shape)));
   add("flatten", one, CALL(in[0].flatten()));
   add("transpose", two_dims, CALL(in[0].transpose(n[0], n[1])));
   add("t", matrix, CALL(in[0].t()));
@@ -229,6 +229,9 @@ void add_views(std::vector<Operator>& table) {
   add("contiguous", one, CALL(in[0].contiguous()));
   add("clone", one, CALL(in[0].clone()));
   add("to", one, CALL(in[0].to(in[0].device())));
+  // Moved leaves may have other strides, so it is not for differences.
+  table.push_back(
+      {"view", other_shape, CALL(in[0].view(shape)), Operator::keeps_nothing | Operator::kink});
   table.push_back({"detach", one, CALL(in[0].detach()), Operator::keeps_nothing | Operator::kink});
 }
 
