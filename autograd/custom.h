@@ -18,7 +18,7 @@
 namespace quipu {
 namespace detail {
 
-/// Nothing is recorded while it lives, but `save` keeps what it is given.
+/// Nothing is recorded while it lives, but `save` keeps what it is given if a tape records.
 class CustomForward {
  public:
   CustomForward();
@@ -27,8 +27,18 @@ class CustomForward {
   CustomForward& operator=(const CustomForward&) = delete;
 
  private:
-  NoGrad pause_;
   bool outer_;
+  NoGrad pause_;
+};
+
+/// The rule of a user's operator. It may keep the gradients that it is given.
+template <class Op>
+struct CustomRule {
+  Op op;
+  void backward(std::span<const Tensor> d_outputs, Grads& d) {
+    d.lend();
+    op.backward(d_outputs[0], d);
+  }
 };
 
 }  // namespace detail
@@ -39,14 +49,15 @@ template <class Op, class... Inputs>
 Tensor apply(Op op, const Inputs&... inputs) {
   const OpScope scope(op.name);
   Tensor o;
-  if (recording()) {
+  if (detail::taping()) {
     const detail::CustomForward saving;
     o = op.forward(inputs...);
   } else {
     o = op.forward(inputs...);
   }
   check(o.defined(), "forward returned an undefined tensor");
-  return tie(o.extra() ? o.detach() : o, {inputs...}, std::move(op));
+  // A tensor of its own: what forward returned may be an input, or kept elsewhere.
+  return tie(o.detach(), {inputs...}, detail::CustomRule<Op>{std::move(op)});
 }
 
 }  // namespace quipu

@@ -61,14 +61,9 @@ Grad Grads::operator[](int input) {
   return hand_out(input, true);
 }
 
-void Grads::add_later() {
-  for (const auto& [input, buffer] : std::exchange(later_, {})) {
-    const Edge& edge = walk_.knot(knot_).inputs[static_cast<std::size_t>(input)];
-    add_into_kernel(Grad::add_to(walk_.target(edge).buffer), buffer);
-  }
-}
-
 void Grads::add(int input, const Tensor& gradient) {
+  if (!wants(input)) return;
+  const GradientBuffer held = GradientBuffer::borrow(gradient);  // whatever memory it lies in
   with(input, [&](const Grad& g) {
     check(can_broadcast(g.view.shape, gradient.shape()), "the backward rule gives input ", input,
           " a gradient of shape ", gradient.shape(), ", but the input has shape ", g.view.shape);
@@ -79,27 +74,50 @@ void Grads::add(int input, const Tensor& gradient) {
 void Grads::pass(int input, const Tensor& gradient) {
   if (!wants(input)) return;
   const Edge& edge = walk_.knot(knot_).inputs[static_cast<std::size_t>(input)];
-  if (!walk_.pass(edge, gradient)) add(input, gradient);
+  if (!walk_.accepts(edge, gradient)) return add(input, gradient);
+  const auto whose = std::find_if(d_outputs_.begin(), d_outputs_.end(), [&](const auto& d_o) {
+    return d_o.shares_memory_with(gradient);
+  });
+  walk_.hand_on(edge, whose != d_outputs_.end() ? whose->share_as(gradient)
+                                                : GradientBuffer::borrow(gradient));
+}
+
+void Grads::give(int input, Tensor gradient) {
+  if (!wants(input)) return;
+  const Edge& edge = walk_.knot(knot_).inputs[static_cast<std::size_t>(input)];
+  if (!walk_.accepts(edge, gradient)) return add(input, gradient);
+  walk_.hand_on(edge, GradientBuffer::own(std::move(gradient)));
+}
+
+void Grads::lend() const {
+  for (const GradientBuffer& d_o : d_outputs_) d_o.lend();
 }
 
 void Grads::finish() {
-  add_later();
+  for (const auto& [input, buffer] : std::exchange(later_, {})) {
+    const Edge& edge = walk_.knot(knot_).inputs[static_cast<std::size_t>(input)];
+    add_into_kernel(Grad::add_to(walk_.target(edge).buffer), buffer);
+  }
   for (const auto& [input, buffer] : seen_) {
     inspect_gradient(buffer, detail::concat("the gradient of input ", input).c_str());
   }
 }
 
-Tensor apply_hooks(const AutogradMeta& meta, Tensor gradient) {
-  for (const Hook& hook : meta.hooks) {
-    const Tensor changed = hook(gradient);
+GradientBuffer apply_hooks(const AutogradMeta& meta, GradientBuffer gradient) {
+  if (meta.hooks.empty()) return gradient;
+  Tensor g = gradient.lent_or_copied();
+  gradient = {};  // so that a hook may change it in place
+  for (std::size_t i = 0; i < meta.hooks.size(); ++i) {
+    if (i > 0) g = copy_of_gradient(g);  // the hook before may have kept it
+    const Tensor changed = meta.hooks[i](g);
     if (!changed.defined()) continue;
-    check(changed.shape() == gradient.shape() && changed.dtype() == gradient.dtype() &&
-              changed.device() == gradient.device(),
+    check(changed.shape() == g.shape() && changed.dtype() == g.dtype() &&
+              changed.device() == g.device(),
           "a hook returned ", changed.dtype(), changed.shape(), " on ", changed.device(),
-          " for a gradient ", gradient.dtype(), gradient.shape(), " on ", gradient.device());
-    gradient = changed;
+          " for a gradient ", g.dtype(), g.shape(), " on ", g.device());
+    g = changed;
   }
-  return gradient;
+  return GradientBuffer::borrow(g);
 }
 
 void inspect_gradient(const Tensor& gradient, const char* what) {

@@ -6,6 +6,7 @@
 
 #include "quipu/autograd/custom.h"
 #include "quipu/autograd/meta.h"
+#include "quipu/autograd/recompute.h"
 #include "quipu/autograd/tape.h"
 #include "quipu/core/kernels.h"
 
@@ -33,7 +34,7 @@ RecordOn::~RecordOn() {
 }
 
 bool recording() {
-  return !paused && tape_is_open();
+  return detail::taping() && !current_tape()->keeps_nothing;
 }
 
 AnomalyMode::AnomalyMode() : outer_(std::exchange(anomaly, true)) {}
@@ -76,9 +77,12 @@ const Tensor& Saved::get() const {
 }
 
 void change_in_place(const Tensor& x) {
+  check(!x.storage().frozen(),
+        "a gradient that a walk still needs is changed in place; clone() it first, and pass on or "
+        "return the changed copy");
   const AutogradMeta* meta = meta_of(x);
   if (meta && !paused) {
-    check(!(meta->leaf && recording()),
+    check(!(meta->leaf && detail::taping()),
           "a parameter is changed in place while a tape records; open a NoGrad scope");
     check(!(meta->recorded() && meta->tape->alive),
           "a tensor that a tape has recorded is changed in place; open a NoGrad scope, or change a "
@@ -99,7 +103,7 @@ const char* backward_name(const char* op) {
 
 namespace detail {
 
-CustomForward::CustomForward() : outer_(std::exchange(saving_while_paused, true)) {}
+CustomForward::CustomForward() : outer_(std::exchange(saving_while_paused, recording())) {}
 CustomForward::~CustomForward() {
   saving_while_paused = outer_;
 }
@@ -108,9 +112,15 @@ bool anomaly_mode() {
   return anomaly;
 }
 
+bool taping() {
+  return !paused && tape_is_open();
+}
+
 bool must_record(std::span<const Tensor> inputs) {
   bool wanted = false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) continue;
+    note_read(inputs[i]);
     const AutogradMeta* meta = meta_of(inputs[i]);
     if (!meta) continue;
     check(!meta->is_gradient, "input ", i, " ", meta->shape,
@@ -119,7 +129,7 @@ bool must_record(std::span<const Tensor> inputs) {
     if (meta->recorded()) {
       check(meta->tape->alive, "input ", i, " ", meta->shape,
             " was recorded by a tape that is gone; detach() it to use it as a constant");
-      check(meta->tape == current_tape(), "input ", i, " ", meta->shape,
+      check(meta->tape == current_tape() || is_captured(inputs[i]), "input ", i, " ", meta->shape,
             " was recorded by another tape; detach() it to use it as a constant");
       wanted = true;
     }
@@ -128,30 +138,30 @@ bool must_record(std::span<const Tensor> inputs) {
   return wanted;
 }
 
+namespace {
+
+Edge edge_to(const Tensor& input, const TapeState& tape) {
+  Edge edge;
+  AutogradMeta* meta = meta_of(input);
+  if (!meta) return edge;
+  if (meta->recorded() && meta->tape.get() == &tape) {
+    edge.kind = Edge::Kind::knot;
+    edge.knot = meta->knot;
+    edge.output = meta->output;
+  } else if (meta->leaf || meta->recorded()) {  // captured ones are leaves where f is run again
+    edge.kind = Edge::Kind::leaf;
+    edge.leaf = Ref<TensorExtra>(meta);
+  }
+  return edge;
+}
+
+}  // namespace
+
 void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs,
             std::span<const Tensor> inputs) {
   const std::shared_ptr<TapeState> tape = current_tape();
   check(tape->spent_by.empty(), "the tape was spent by an error in ", tape->spent_by,
         "; open a new one");
-  const ThreadContext& context = thread_context();
-  knot->name = context.op ? context.op : "operator";
-  knot->scope = context.scope;
-  knot->saved_bytes = context.saved_bytes;
-  knot->workspace_bytes = context.workspace_bytes;
-  if (context.timing && context.op) knot->forward_ns = now_ns() - context.op_start_ns;
-  for (const Tensor& input : inputs) {
-    AutogradMeta* meta = meta_of(input);
-    Edge edge;
-    if (meta && meta->leaf) {
-      edge.kind = Edge::Kind::leaf;
-      edge.leaf = Ref<TensorExtra>(meta);
-    } else if (meta && meta->recorded()) {
-      edge.kind = Edge::Kind::knot;
-      edge.knot = meta->knot;
-      edge.output = meta->output;
-    }
-    knot->inputs.push_back(std::move(edge));
-  }
   std::uint32_t number = 0;
   for (const Tensor& output : outputs) {
     ensure(meta_of(output) == nullptr, "an operator returns a tensor that already has a history");
@@ -163,6 +173,14 @@ void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs,
         {output.shape(), output.dtype(), output.device(), Ref<TensorExtra>(meta.get())});
     output.set_extra(Ref<TensorExtra>(meta.get()));
   }
+  if (tape->keeps_nothing) return;
+  const ThreadContext& context = thread_context();
+  knot->name = context.op ? context.op : "operator";
+  knot->scope = context.scope;
+  knot->saved_bytes = context.saved_bytes;
+  knot->workspace_bytes = context.workspace_bytes;
+  if (context.timing && context.op) knot->forward_ns = now_ns() - context.op_start_ns;
+  for (const Tensor& input : inputs) knot->inputs.push_back(edge_to(input, *tape));
   const char* name = knot->name;
   tape->entries.push_back({std::move(knot), name, tape->slots});
   tape->slots += outputs.size();

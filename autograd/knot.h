@@ -19,8 +19,9 @@
 namespace quipu {
 
 class Walk;
+class GradientBuffer;
 
-/// True while operators on this thread are recorded.
+/// True while operators on this thread are recorded, so that what backward needs must be kept.
 bool recording();
 
 /// Pauses recording on this thread, and allows in-place changes of recorded tensors.
@@ -63,35 +64,38 @@ Saved save(const Tensor& x);
 /// The gradients that a backward rule is asked for, one per input of the operator.
 class Grads {
  public:
-  Grads(Walk& walk, std::size_t knot) : walk_(walk), knot_(knot) {}
+  Grads(Walk& walk, std::size_t knot, std::span<const GradientBuffer> d_outputs)
+      : walk_(walk), knot_(knot), d_outputs_(d_outputs) {}
 
   bool wants(int input) const;
   /// Where to leave the gradient of an input; not wanted: an undefined Grad. Everything handed out
   /// in one rule may be written by one kernel at once: where two inputs share memory, the second
   /// gets a buffer that is added afterwards.
   Grad operator[](int input);
-  /// Calls f(grad) if the gradient is wanted; f is done with it when it returns, so no extra buffer
-  /// is ever needed.
+  /// Calls f(grad) if the gradient is wanted; f is done with it when it returns, so that no extra
+  /// buffer is needed (unless operator[] has handed out the same memory before).
   template <class F>
   void with(int input, F&& f) {
-    if (!wants(input)) return;
-    f(hand_out(input, false));
-    add_later();
+    if (wants(input)) f(hand_out(input, false));
   }
   /// Adds a finished tensor, summed over the dimensions that were broadcast.
   void add(int input, const Tensor& gradient);
   /// As add, but may hand on `gradient` itself instead of a copy; for operators that only pass it
-  /// through.
+  /// through. It is copied before anything is added to it while somebody else holds it.
   void pass(int input, const Tensor& gradient);
+  /// As pass, for a tensor that the rule just made and that nobody else has a handle on.
+  void give(int input, Tensor gradient);
+  /// The rule may keep the gradients of the outputs, so nothing is added to them from here on.
+  void lend() const;
 
   /// After the rule: adds what went through buffers.
   void finish();
 
  private:
   Grad hand_out(int input, bool stays_out);
-  void add_later();
   Walk& walk_;
   std::size_t knot_;
+  std::span<const GradientBuffer> d_outputs_;
   std::vector<Tensor> out_;  // handed out by operator[] and perhaps not yet written
   std::vector<std::pair<int, Tensor>> later_;  // buffers to add
   std::vector<std::pair<int, Tensor>> seen_;   // for anomaly mode
@@ -172,6 +176,8 @@ struct KnotOf final : Knot {
   Rule rule;
 };
 
+/// As recording(), and in the first run of a recomputed function, too, which keeps nothing.
+bool taping();
 /// Whether any input wants a gradient under the tape that records; throws for one whose tape is
 /// gone.
 bool must_record(std::span<const Tensor> inputs);
@@ -189,7 +195,7 @@ template <class Rule>
 Tensor tie(Tensor o, std::initializer_list<Tensor> inputs, Rule rule) {
   const std::span<const Tensor> in(inputs.begin(), inputs.size());
   if (detail::anomaly_mode()) detail::inspect_outputs({&o, 1});
-  if (recording() && detail::must_record(in)) {
+  if (detail::taping() && detail::must_record(in)) {
     detail::record(std::make_unique<detail::KnotOf<Rule>>(std::move(rule)), {&o, 1}, in);
   }
   return o;
@@ -199,7 +205,7 @@ Tensor tie(Tensor o, std::initializer_list<Tensor> inputs, Rule rule) {
 template <class Rule>
 void tie_all(std::span<const Tensor> outputs, std::span<const Tensor> inputs, Rule rule) {
   if (detail::anomaly_mode()) detail::inspect_outputs(outputs);
-  if (recording() && detail::must_record(inputs)) {
+  if (detail::taping() && detail::must_record(inputs)) {
     detail::record(std::make_unique<detail::KnotOf<Rule>>(std::move(rule)), outputs, inputs);
   }
 }

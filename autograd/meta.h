@@ -48,6 +48,9 @@ void make_leaf(const Tensor& x);
 
 struct TapeState {
   bool alive = true;
+  /// For the first run of a recomputed function: outputs are marked as recorded, so that what will
+  /// be an error when it is run again is one now, but no knot is kept and nothing saved.
+  bool keeps_nothing = false;
   std::string spent_by;  // not empty: an error ended a walk
   struct Entry {
     std::unique_ptr<Knot> knot;  // null once undone

@@ -1,5 +1,13 @@
 // recompute: forward keeps inputs only; backward runs the function again on a tape of its own and
-// walks that one, with gradients going straight where the outer walk wants them.
+// walks that one, with gradients going straight where the outer walk wants them. The first run is
+// on a tape that keeps nothing, so that both runs see the same rules. Tensors that the function
+// captures become inputs of the knot when they were recorded outside; of all that it reads the
+// version is noted, so that a change before backward is an error and not another function.
+#include "quipu/autograd/recompute.h"
+
+#include <algorithm>
+#include <utility>
+
 #include "quipu/autograd/tape.h"
 #include "quipu/autograd/walk.h"
 
@@ -9,26 +17,89 @@ using Function = std::function<Tensor(const std::vector<Tensor>&)>;
 
 namespace {
 
-/// The random state of the first run while it lives, the present one afterwards.
-class ReplayRandom {
+thread_local Run* innermost = nullptr;
+
+/// The default generator keeps its state, even if the function seeds it.
+class KeepRandomState {
  public:
-  explicit ReplayRandom(PhiloxState state) : present_(default_generator().state()) {
-    default_generator().set_state(state);
-  }
-  ~ReplayRandom() { default_generator().set_state(present_); }
-  ReplayRandom(const ReplayRandom&) = delete;
-  ReplayRandom& operator=(const ReplayRandom&) = delete;
+  KeepRandomState() : state_(default_generator().state()) {}
+  ~KeepRandomState() { default_generator().set_state(state_); }
+  KeepRandomState(const KeepRandomState&) = delete;
+  KeepRandomState& operator=(const KeepRandomState&) = delete;
 
  private:
-  PhiloxState present_;
+  PhiloxState state_;
 };
 
 }  // namespace
 
+bool FirstRun::has_captured(const AutogradMeta* meta) const {
+  return std::any_of(captured.begin(), captured.end(),
+                     [&](const Ref<AutogradMeta>& other) { return other.get() == meta; });
+}
+
+Run::Run(FirstRun& log, const TapeState& tape, const TapeState& outside)
+    : Run(std::as_const(log), tape, outside) {
+  noting_ = &log;
+}
+
+Run::Run(const FirstRun& log, const TapeState& tape, const TapeState& outside)
+    : log_(log),
+      tape_(tape),
+      outside_(outside),
+      start_(Storage::next_serial()),
+      outer_(std::exchange(innermost, this)) {}
+
+Run::~Run() {
+  innermost = outer_;
+}
+
+bool Run::captures(const Tensor& x) {
+  AutogradMeta* meta = meta_of(x);
+  if (log_.has_captured(meta)) return true;
+  if (!noting_ || meta->tape.get() != &outside_) return false;
+  noting_->captured.emplace_back(meta);
+  return true;
+}
+
+void Run::read(const Tensor& x) {
+  if (!running_) return;
+  const Storage& storage = x.storage();
+  if (noting_) {
+    noting_->read.emplace(storage.serial(), storage.version());
+    return;
+  }
+  if (storage.serial() >= start_) return;
+  const auto before = log_.read.find(storage.serial());
+  check(before != log_.read.end(), "the recomputed function reads a tensor ", x.dtype(), x.shape(),
+        " that it did not read in forward; capture what it needs by value, or pass it as an input");
+  check(before->second == storage.version(), "a tensor ", x.dtype(), x.shape(),
+        " that the recomputed function reads was changed in place by ", storage.changed_by(),
+        " since forward; change it after backward, or let the function read a clone()");
+}
+
+namespace detail {
+
+void note_read(const Tensor& x) {
+  for (Run* run = innermost; run; run = run->outer()) run->read(x);
+}
+
+bool is_captured(const Tensor& x) {
+  const TapeState* tape = current_tape().get();
+  for (Run* run = innermost; run; run = run->outer()) {
+    if (&run->tape() != tape) continue;
+    if (run->captures(x)) return true;
+    tape = &run->outside();  // a leaf of the run outside is one for those inside it
+  }
+  return false;
+}
+
+}  // namespace detail
+
 struct RecomputeRule {
   Function f;
   std::vector<Saved> inputs;
-  PhiloxState random;
+  FirstRun first;
 
   bool opaque() const { return true; }
 
@@ -36,23 +107,33 @@ struct RecomputeRule {
     const TapeOwner again_tape;
     const std::shared_ptr<TapeState>& state = again_tape.state;
     Walk inner(*state, false, &d.walk_);
+    const std::vector<Edge>& edges = d.walk_.knot(d.knot_).inputs;
     std::vector<Tensor> again;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       again.push_back(inputs[i].get().detach());
       if (!d.wants(static_cast<int>(i))) continue;
       make_leaf(again.back());
-      inner.bind(*meta_of(again.back()), d.walk_.knot(d.knot_).inputs[i]);
+      inner.bind(*meta_of(again.back()), edges[i]);
     }
+    for (std::size_t i = 0; i < first.captured.size(); ++i) {
+      const std::size_t input = inputs.size() + i;
+      if (d.wants(static_cast<int>(input))) inner.bind(*first.captured[i], edges[input]);
+    }
+    Run run(std::as_const(first), *state, d.walk_.tape());
     Tensor o;
     {
-      const ReplayRandom replay(random);
+      const KeepRandomState keep;
+      const DrawScope draws(first.draws, DrawScope::Mode::repeat);
       const RecordOn on(state);
       o = f(again);
     }
-    check(o.shape() == d_o.shape(), "the function gave ", d_o.shape(), " in forward and ",
-          o.shape(), " in backward: it must do the same both times");
+    run.function_returned();
+    check(o.defined() && o.shape() == d_o.shape(), "the function gave ", d_o.shape(),
+          " in forward and ", o.defined() ? o.shape() : Shape{},
+          " in backward: it must do the same both times");
     const AutogradMeta* meta = meta_of(o);
-    if (meta && (meta->leaf || meta->tape == state)) inner.run(o, d_o);
+    if (meta && (meta->leaf || meta->tape == state || first.has_captured(meta)))
+      inner.run(o, d.d_outputs_[0].share());
   }
 };
 
@@ -60,16 +141,35 @@ Tensor recompute(const Function& f, const std::vector<Tensor>& inputs) {
   if (!recording()) return f(inputs);
   const OpScope op("recompute");
   detail::must_record(inputs);  // throws for inputs of another tape
-  const PhiloxState random = default_generator().state();
+  RecomputeRule rule{f, {}, {}};
+  std::vector<Tensor> all;
+  for (const Tensor& input : inputs) {
+    all.push_back(input.detach());
+    if (input.requires_grad()) make_leaf(all.back());
+  }
   Tensor o;
   {
-    const NoGrad pause;
-    o = f(inputs);
+    const TapeOwner tape;
+    tape.state->keeps_nothing = true;
+    Run run(rule.first, *tape.state, *current_tape());
+    const DrawScope draws(rule.first.draws, DrawScope::Mode::note);
+    const RecordOn on(tape.state);
+    o = f(all);
+    check(o.defined(), "the function returned an undefined tensor");
+    if (meta_of(o) && meta_of(o)->recorded() && meta_of(o)->tape != tape.state) {
+      check(run.captures(o), "the function returned a tensor ", o.shape(),
+            " that another tape recorded; detach() it to use it as a constant");
+    }
   }
-  RecomputeRule rule{f, {}, random};
   for (const Tensor& input : inputs) rule.inputs.push_back(save(input));
+  std::vector<Edge> captured;
+  for (const Ref<AutogradMeta>& meta : rule.first.captured) {
+    captured.push_back({Edge::Kind::knot, meta->output, meta->knot, {}});
+  }
   o = o.detach();
   detail::record(std::make_unique<detail::KnotOf<RecomputeRule>>(std::move(rule)), {&o, 1}, inputs);
+  std::vector<Edge>& edges = current_tape()->entries.back().knot->inputs;
+  edges.insert(edges.end(), captured.begin(), captured.end());
   return o;
 }
 

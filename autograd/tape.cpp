@@ -56,20 +56,20 @@ void show(const TapeState& tape) {
 }
 
 /// The upstream gradient to start from; throws when it does not fit the loss.
-Tensor first_gradient(const Tensor& loss, const Tensor& upstream) {
+GradientBuffer first_gradient(const Tensor& loss, const Tensor& upstream) {
   if (!upstream.defined()) {
     check(
         loss.numel() == 1, "the loss has shape ", loss.shape(),
         "; one with more than one element needs an upstream gradient (BackwardOptions::upstream)");
-    Tensor one = empty(loss.shape(), loss.dtype(), loss.device(), Category::gradient);
+    Tensor one = new_gradient(loss.shape(), loss.dtype(), loss.device());
     fill_kernel(one, 1);
-    return one;
+    return GradientBuffer::own(one);
   }
   check(upstream.shape() == loss.shape() && upstream.dtype() == loss.dtype() &&
             upstream.device() == loss.device(),
         "the upstream gradient is ", upstream.dtype(), upstream.shape(), " on ", upstream.device(),
         ", but the loss is ", loss.dtype(), loss.shape(), " on ", loss.device());
-  return upstream.detach();
+  return GradientBuffer::borrow(upstream.detach());
 }
 
 void check_walkable(const TapeState& tape, const Tensor& loss) {

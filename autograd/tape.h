@@ -57,7 +57,9 @@ class Tape {
 std::ostream& operator<<(std::ostream& out, const Tape& tape);
 
 /// Runs f(inputs) but saves the inputs only; backward runs f again. Random numbers drawn inside
-/// come out the same.
+/// come out the same, whichever generator they are from. f may use tensors that it captures, and
+/// gradients reach them, too; but they must be there, and unchanged, when backward runs: a change
+/// in place, or another tensor in its place, is an error then.
 Tensor recompute(const std::function<Tensor(const std::vector<Tensor>&)>& f,
                  const std::vector<Tensor>& inputs);
 

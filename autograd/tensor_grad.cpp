@@ -1,4 +1,5 @@
 // The gradient side of Tensor.
+#include "quipu/autograd/gradient_buffer.h"
 #include "quipu/autograd/meta.h"
 #include "quipu/core/tensor.h"
 
@@ -58,7 +59,10 @@ void Tensor::set_grad(const Tensor& gradient) const {
           "the gradient is expanded along dimension ", d,
           ", so nothing can be added to it; clone() it first");
   }
-  meta.grad = gradient.defined() ? gradient.detach() : gradient;
+  const bool own =
+      gradient.defined() && meta.grad.defined() && &gradient.storage() == &meta.grad.storage() &&
+      gradient.offset() == meta.grad.offset() && gradient.strides() == meta.grad.strides();
+  if (!own) meta.grad = gradient.defined() ? copy_of_gradient(gradient) : gradient;
   meta.partial = false;
 }
 

@@ -1,7 +1,8 @@
 // How a walk goes: the loss's slot is seeded; knots run from the last to the first, each as soon as
 // it is reached, and leave gradients in the slots of their inputs or in the leaves; a knot that ran
 // is freed with all it saved. A view has no buffer of its own: its slot is a strided part of its
-// parent's, which is allocated (and zero-filled unless the view covers it) at first touch.
+// parent's, which is allocated (and zero-filled unless the view covers it) at first touch. A buffer
+// may be handed on to several slots; whoever adds to one that others hold copies it first.
 #include "quipu/autograd/walk.h"
 
 #include <utility>
@@ -18,14 +19,15 @@ AutogradMeta& meta_of(const Edge& edge) {
   return static_cast<AutogradMeta&>(*edge.leaf);
 }
 
-Tensor new_gradient(const Shape& shape, DType dtype, Device device) {
-  return empty(shape, dtype, device, Category::gradient);
-}
-
-Tensor copy_of(const Tensor& gradient) {
-  Tensor copy = new_gradient(gradient.shape(), gradient.dtype(), gradient.device());
-  copy_kernel(copy, gradient);
-  return copy;
+/// The gradient that a leaf holds, to be added to. What a knot saved of it, or a walk has on its
+/// way, stays as it is: the leaf goes on with a copy.
+const Tensor& writable_grad(AutogradMeta& leaf) {
+  if (leaf.grad.storage().relied_on()) {
+    leaf.grad = copy_of_gradient(leaf.grad);
+  } else {
+    leaf.grad.storage().changed("backward");
+  }
+  return leaf.grad;
 }
 
 }  // namespace
@@ -42,9 +44,9 @@ void Walk::request(const std::vector<Tensor>& tensors) {
     if (meta->recorded()) {
       check(meta->tape.get() == &tape_, "tensor ", i, " ", tensors[i].shape(),
             " was recorded by another tape");
-      kept_[{meta->knot, meta->output}] = Tensor();
+      kept_[{meta->knot, meta->output}] = {};
     } else {
-      own_leaves_[meta] = {Ref<AutogradMeta>(meta), Tensor()};
+      own_leaves_[meta] = {Ref<AutogradMeta>(meta), {}};
     }
   }
 }
@@ -61,7 +63,7 @@ bool Walk::has_hooks(const Edge& edge) const {
 bool Walk::wants_leaf(const AutogradMeta& leaf) const {
   if (bound_.contains(&leaf)) return true;
   if (parent_) return parent_->wants_leaf(leaf);
-  return everything_ || own_leaves_.contains(&leaf);
+  return leaf.leaf && (everything_ || own_leaves_.contains(&leaf));
 }
 
 bool Walk::wants(const Edge& edge) const {
@@ -102,13 +104,13 @@ void Walk::check_not_undone(std::size_t last) {
   }
 }
 
-void Walk::run(const Tensor& loss, const Tensor& upstream) {
-  const AutogradMeta& meta = *quipu::meta_of(loss);
-  if (meta.leaf) {
-    Edge edge{Edge::Kind::leaf, 0, 0, Ref<TensorExtra>(loss.extra())};
+void Walk::run(const Tensor& loss, GradientBuffer upstream) {
+  AutogradMeta& meta = *quipu::meta_of(loss);
+  if (meta.tape.get() != &tape_) {  // a leaf
+    const Edge edge{Edge::Kind::leaf, 0, 0, Ref<TensorExtra>(loss.extra())};
     if (wants(edge)) {
       const Target t = target(edge);
-      add_into_kernel({t.buffer, !t.fresh}, upstream);
+      add_into_kernel({t.buffer, !t.fresh}, upstream.tensor());
     }
     run_hooks_of_leaves();
     return;
@@ -119,9 +121,7 @@ void Walk::run(const Tensor& loss, const Tensor& upstream) {
   slots_.resize(tape_.entries[last].first_slot + tape_.entries[last].knot->outputs.size());
   const NoGrad pause;
   try {
-    Slot& first = slots_[tape_.entries[last].first_slot + meta.output];
-    first.buffer = upstream;
-    first.passed = true;
+    slots_[tape_.entries[last].first_slot + meta.output].buffer = std::move(upstream);
     walk(last);
     running_ = "a hook";
     run_hooks_of_leaves();
@@ -139,7 +139,7 @@ void Walk::walk(std::size_t last) {
     bool reached = false, aliased = true;
     for (std::size_t i = 0; i < count; ++i) {
       const Slot& s = slots_[entry.first_slot + i];
-      reached = reached || s.buffer.defined();
+      reached = reached || s.reached();
       aliased = aliased && s.alias;
     }
     if (!reached) continue;
@@ -154,17 +154,21 @@ void Walk::undo(std::size_t index) {
   TapeState::Entry& entry = tape_.entries[index];
   const MemoryScope scope(entry.knot->scope);
   const OpScope op(backward_name(entry.name));
+  std::vector<GradientBuffer> buffers;
   std::vector<Tensor> d_outputs;
   for (std::uint32_t i = 0; i < entry.knot->outputs.size(); ++i) {
-    Slot& s = slots_[entry.first_slot + i];
-    if (s.buffer.defined()) {
-      s.buffer = apply_hooks(static_cast<AutogradMeta&>(*entry.knot->outputs[i].extra), s.buffer);
-      if (const auto kept = kept_.find({index, i}); kept != kept_.end()) kept->second = s.buffer;
+    GradientBuffer buffer = std::move(slots_[entry.first_slot + i].buffer);
+    if (buffer.defined()) {
+      buffer =
+          apply_hooks(static_cast<AutogradMeta&>(*entry.knot->outputs[i].extra), std::move(buffer));
+      if (const auto kept = kept_.find({index, i}); kept != kept_.end())
+        kept->second = buffer.share();
     }
-    d_outputs.push_back(s.buffer);
+    d_outputs.push_back(buffer.tensor());
+    buffers.push_back(std::move(buffer));
   }
   if (!needed_[index]) return;
-  Grads grads(*this, index);
+  Grads grads(*this, index, buffers);
   entry.knot->backward(d_outputs, grads);
   grads.finish();
 }
@@ -172,27 +176,28 @@ void Walk::undo(std::size_t index) {
 Walk::Target Walk::target(const Edge& edge, int depth) {
   if (edge.kind == Edge::Kind::leaf) return leaf_target(meta_of(edge));
   Slot& s = slot(edge);
-  if (s.buffer.defined()) {
-    if (s.passed && s.buffer.storage().use_count() > 1) s.buffer = copy_of(s.buffer);
-    s.passed = false;  // from here on it is ours alone
-    return {s.buffer, false};
-  }
+  if (s.buffer.defined()) return {s.buffer.written(), false};
   const Knot& k = knot(edge.knot);
-  if (k.is_view() && depth < longest_view_chain && wants(k.inputs[0]) && !has_hooks(edge) &&
-      !requested(edge)) {
-    const Target parent = target(k.inputs[0], depth + 1);
-    const Tensor part = k.project(parent.buffer);
-    const bool whole = part.defined() && k.covers_parent();
-    if (parent.fresh && !whole) fill_kernel(parent.buffer, 0);
-    if (part.defined()) {
-      s.buffer = part;
-      s.alias = true;
-      return {part, parent.fresh && whole};
-    }
+  if (s.alias || (k.is_view() && depth < longest_view_chain && wants(k.inputs[0]) &&
+                  !has_hooks(edge) && !requested(edge))) {
+    const Target part = view_target(edge, depth);
+    if (part.buffer.defined()) return part;
   }
   const OutputInfo& info = k.outputs[edge.output];
-  s.buffer = new_gradient(info.shape, info.dtype, info.device);
-  return {s.buffer, true};
+  s.buffer = GradientBuffer::own(new_gradient(info.shape, info.dtype, info.device));
+  return {s.buffer.tensor(), true};
+}
+
+/// The view's part of its parent's buffer, which is looked up each time, because the parent may
+/// have gone on with a copy. Not defined: strides do not allow it.
+Walk::Target Walk::view_target(const Edge& edge, int depth) {
+  const Knot& k = knot(edge.knot);
+  const Target parent = target(k.inputs[0], depth + 1);
+  const Tensor part = k.project(parent.buffer);
+  const bool whole = part.defined() && k.covers_parent();
+  if (parent.fresh && !whole) fill_kernel(parent.buffer, 0);
+  slot(edge).alias = part.defined();
+  return {part, parent.fresh && whole};
 }
 
 Walk::Target Walk::leaf_target(AutogradMeta& leaf) {
@@ -201,29 +206,31 @@ Walk::Target Walk::leaf_target(AutogradMeta& leaf) {
   const DType dtype = leaf.grad_dtype.value_or(leaf.dtype);
   auto own = own_leaves_.find(&leaf);
   if (own == own_leaves_.end() && !leaf.hooks.empty()) {
-    own = own_leaves_.emplace(&leaf, LeafSlot{Ref<AutogradMeta>(&leaf), Tensor()}).first;
+    own = own_leaves_.emplace(&leaf, LeafSlot{Ref<AutogradMeta>(&leaf), {}}).first;
   }
-  if (own == own_leaves_.end()) touch(leaf);
-  Tensor& buffer = own != own_leaves_.end() ? own->second.buffer : leaf.grad;
-  const bool fresh = !buffer.defined();
-  if (fresh) buffer = new_gradient(leaf.shape, dtype, leaf.device);
-  return {buffer, fresh};
+  if (own != own_leaves_.end()) {
+    GradientBuffer& buffer = own->second.buffer;
+    if (buffer.defined()) return {buffer.written(), false};
+    buffer = GradientBuffer::own(new_gradient(leaf.shape, dtype, leaf.device));
+    return {buffer.tensor(), true};
+  }
+  touch(leaf);
+  if (leaf.grad.defined()) return {writable_grad(leaf), false};
+  leaf.grad = new_gradient(leaf.shape, dtype, leaf.device);
+  return {leaf.grad, true};
 }
 
-bool Walk::pass(const Edge& edge, const Tensor& gradient) {
+bool Walk::accepts(const Edge& edge, const Tensor& gradient) {
   if (edge.kind != Edge::Kind::knot) return false;
-  Slot& s = slot(edge);
   const Knot& k = knot(edge.knot);
   const OutputInfo& info = k.outputs[edge.output];
-  if (s.buffer.defined() || gradient.dtype() != info.dtype || gradient.shape() != info.shape)
+  if (slot(edge).reached() || gradient.dtype() != info.dtype || gradient.shape() != info.shape)
     return false;
   // A part of something larger is better added to its place at once.
   if (k.is_view() && !k.covers_parent()) return false;
   for (int d = 0; d < gradient.dim(); ++d) {
     if (gradient.strides()[d] == 0 && gradient.shape()[d] > 1) return false;
   }
-  s.buffer = gradient;
-  s.passed = true;
   return true;
 }
 
@@ -231,30 +238,24 @@ void Walk::run_hooks_of_leaves() {
   if (parent_) return;
   for (auto& [meta, own] : own_leaves_) {
     if (!own.buffer.defined()) continue;
-    own.buffer = apply_hooks(*own.leaf, own.buffer);
+    own.buffer = apply_hooks(*own.leaf, std::move(own.buffer));
     if (!everything_) continue;
     touch(*own.leaf);
-    Tensor& grad = own.leaf->grad;
-    if (grad.defined()) {
-      add_into_kernel(Grad::add_to(grad), own.buffer);
+    if (Tensor& grad = own.leaf->grad; grad.defined()) {
+      add_into_kernel(Grad::add_to(writable_grad(*own.leaf)), own.buffer.tensor());
     } else {
-      grad = own.buffer.storage().use_count() > 1 ? copy_of(own.buffer) : own.buffer;
+      grad = own.buffer.lent_or_copied();
     }
   }
 }
 
-Tensor Walk::result(const Tensor& requested) const {
+Tensor Walk::result(const Tensor& requested) {
   const AutogradMeta& meta = *quipu::meta_of(requested);
-  Tensor gradient;
-  if (meta.recorded()) {
-    gradient = kept_.at({meta.knot, meta.output});
-  } else {
-    gradient = own_leaves_.at(&meta).buffer;
-  }
-  if (!gradient.defined()) {
-    gradient =
-        zeros(meta.shape, meta.grad_dtype.value_or(meta.dtype), meta.device, Category::gradient);
-  }
+  const GradientBuffer& buffer =
+      meta.recorded() ? kept_.at({meta.knot, meta.output}) : own_leaves_.at(&meta).buffer;
+  Tensor gradient = buffer.defined() ? buffer.lent_or_copied()
+                                     : zeros(meta.shape, meta.grad_dtype.value_or(meta.dtype),
+                                             meta.device, Category::gradient);
   gradient = gradient.detach();
   ensure_meta(gradient).is_gradient = true;
   return gradient;

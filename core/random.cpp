@@ -2,9 +2,15 @@
 
 #include <utility>
 
+#include "quipu/core/error.h"
 #include "quipu/core/philox.h"
 
 namespace quipu {
+namespace {
+
+thread_local DrawScope* draw_scope = nullptr;
+
+}  // namespace
 
 void Generator::seed(std::uint64_t seed) {
   set_state({seed, 0});
@@ -21,8 +27,29 @@ void Generator::set_state(PhiloxState state) {
 }
 
 PhiloxState Generator::reserve(std::uint64_t counters) {
+  return draw_scope ? draw_scope->next(*this, counters) : advance(counters);
+}
+
+PhiloxState Generator::advance(std::uint64_t counters) {
   const std::lock_guard lock(mutex_);
   return std::exchange(state_, {state_.seed, state_.offset + counters});
+}
+
+DrawScope::DrawScope(std::vector<PhiloxState>& draws, Mode mode)
+    : draws_(draws), mode_(mode), outer_(std::exchange(draw_scope, this)) {}
+
+DrawScope::~DrawScope() {
+  draw_scope = outer_;
+}
+
+PhiloxState DrawScope::next(Generator& generator, std::uint64_t counters) {
+  if (mode_ == Mode::repeat) {
+    check(repeated_ < draws_.size(), "random numbers are drawn more often than the first time (",
+          draws_.size(), " times)");
+    return draws_[repeated_++];
+  }
+  draws_.push_back(outer_ ? outer_->next(generator, counters) : generator.advance(counters));
+  return draws_.back();
 }
 
 Generator& default_generator() {

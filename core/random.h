@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <vector>
 
 namespace quipu {
 
@@ -25,8 +26,29 @@ class Generator {
   PhiloxState reserve(std::uint64_t counters);
 
  private:
+  friend class DrawScope;
+  PhiloxState advance(std::uint64_t counters);
   mutable std::mutex mutex_;
   PhiloxState state_;
+};
+
+/// While it lives, what all generators hand out on this thread is noted, or what was noted is
+/// handed out again whatever the state of the generators, which then stay as they are.
+class DrawScope {
+ public:
+  enum class Mode { note, repeat };
+  DrawScope(std::vector<PhiloxState>& draws, Mode mode);
+  ~DrawScope();
+  DrawScope(const DrawScope&) = delete;
+  DrawScope& operator=(const DrawScope&) = delete;
+
+ private:
+  friend class Generator;
+  PhiloxState next(Generator& generator, std::uint64_t counters);
+  std::vector<PhiloxState>& draws_;
+  Mode mode_;
+  std::size_t repeated_ = 0;
+  DrawScope* outer_;
 };
 
 /// The generator that random operators use unless told otherwise.

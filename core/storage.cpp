@@ -3,6 +3,15 @@
 #include "quipu/core/allocator.h"
 
 namespace quipu {
+namespace {
+
+std::atomic<std::uint64_t> storages_made{0};
+
+}  // namespace
+
+std::uint64_t Storage::next_serial() {
+  return storages_made.load();
+}
 
 Storage::Storage(std::size_t bytes, Device device, Category category)
     : Storage(bytes, {static_cast<std::int64_t>(bytes)}, DType::u8, device, category) {}
@@ -13,7 +22,11 @@ Storage::Storage(const Shape& shape, DType dtype, Device device, Category catego
 
 Storage::Storage(std::size_t bytes, const Shape& shape, DType dtype, Device device,
                  Category category)
-    : data_(nullptr), bytes_(bytes), device_(device), category_(category) {
+    : data_(nullptr),
+      bytes_(bytes),
+      device_(device),
+      category_(category),
+      serial_(storages_made.fetch_add(1)) {
   block_ = allocator_of(device).allocate(bytes, category, shape, dtype);
   if (block_) data_ = block_->data;
   if (category == Category::workspace) thread_context().workspace_bytes += bytes;
@@ -24,6 +37,7 @@ Storage::Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<c
       bytes_(bytes),
       device_(device),
       category_(Category::output),
+      serial_(storages_made.fetch_add(1)),
       owner_(std::move(owner)) {}
 
 Storage::~Storage() {

@@ -78,6 +78,18 @@ class Storage : public RefCounted {
   void hold_for_backward();
   void let_go();
 
+  /// A gradient that a walk has on its way must not be changed in place until it lets it go.
+  void freeze() { frozen_.fetch_add(1); }
+  void thaw() { frozen_.fetch_sub(1); }
+  bool frozen() const { return frozen_.load() > 0; }
+  /// Somebody counts on the present values: a knot that saved it, or a walk.
+  bool relied_on() const { return frozen() || holds_.load() > 0; }
+
+  /// Counts all storages that were ever made: no two have the same number.
+  std::uint64_t serial() const { return serial_; }
+  /// The number that the next storage gets.
+  static std::uint64_t next_serial();
+
   /// Rises with every change in place; saved tensors remember the one they were saved at.
   std::uint32_t version() const { return version_; }
   const char* changed_by() const { return changed_by_; }
@@ -95,6 +107,8 @@ class Storage : public RefCounted {
   Block* block_ = nullptr;
   Category category_;
   std::atomic<int> holds_{0};
+  std::atomic<int> frozen_{0};
+  const std::uint64_t serial_;
   std::uint32_t version_ = 0;
   const char* changed_by_ = "";
   std::shared_ptr<const void> owner_;

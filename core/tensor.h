@@ -144,7 +144,7 @@ class Tensor {
   const Tensor& set_requires_grad(bool on = true) const;
   bool requires_grad() const;  // a leaf that asked for a gradient, or recorded on a living tape
   Tensor grad() const;         // undefined when there is none
-  void set_grad(const Tensor& gradient) const;
+  void set_grad(const Tensor& gradient) const;  // copies its values; undefined drops the gradient
   void zero_grad() const;  // drops the gradient; its memory is free again
   /// The type that its gradient is summed in; the tensor's own unless set.
   const Tensor& set_grad_dtype(DType dtype) const;

@@ -119,8 +119,11 @@ void Optimizer::zero_grad(ZeroGrad how) {
   const NoGrad pause;
   for (const auto& [name, parameter] : parameters_) {
     const Tensor gradient = parameter.grad();
-    parameter.zero_grad();
-    if (how == ZeroGrad::keep && gradient.defined()) parameter.set_grad(gradient.zero_());
+    if (how == ZeroGrad::keep && gradient.defined()) {
+      parameter.set_grad(gradient.zero_());  // its own, so nothing is copied
+    } else {
+      parameter.zero_grad();
+    }
   }
 }
 

@@ -20,7 +20,7 @@ struct CloneRule {
 
 struct MoveRule {
   Device home;
-  void backward(const Tensor& d_o, Grads& d) const { d.pass(0, d_o.to(home)); }
+  void backward(const Tensor& d_o, Grads& d) const { d.give(0, d_o.to(home)); }
 };
 
 Tensor copied(const Tensor& x, DType dtype) {

@@ -50,7 +50,7 @@ Tensor prepared(const Tensor& target, const char* name, const Tensor& source) {
   check(can_broadcast(source.shape(), target.shape()), name, " has shape ", source.shape(),
         ", which does not broadcast to the shape ", target.shape(),
         " of the tensor that is changed");
-  check(!(recording() && source.requires_grad()), name,
+  check(!(detail::taping() && source.requires_grad()), name,
         " wants a gradient, but changes in place are not recorded; use the operator that returns a "
         "new tensor, or "
         "detach() it");

@@ -51,7 +51,10 @@ struct ReshapeRule {
   Shape from, to;
   Tensor project(const Tensor& g) const { return reshaped(g, to); }
   bool covers_parent() const { return true; }
-  void backward(const Tensor& d_o, Grads& d) const { d.pass(0, d_o.reshape(from)); }
+  void backward(const Tensor& d_o, Grads& d) const {
+    const Tensor same = reshaped(d_o, from);
+    same.defined() ? d.pass(0, same) : d.give(0, d_o.reshape(from));
+  }
 };
 
 /// The shape with its -1 filled in; throws where sizes do not match.

@@ -93,6 +93,113 @@ TEST_CASE("recompute: random numbers drawn inside come out the same") {
   CHECK(default_generator().state().offset > state.offset);
 }
 
+TEST_CASE("recompute: random numbers of any generator come out the same") {
+  const Tensor x = ones({64}, f64).set_requires_grad();
+  Generator mine(5);
+  const auto f = [&](const std::vector<Tensor>& in) {
+    Generator inside(9);
+    return dropout(dropout(in[0], 0.5, mine), 0.25, inside) * dropout(in[0].detach(), 0.5);
+  };
+  const auto nested = [&](const std::vector<Tensor>& in) {
+    return recompute(f, {dropout(in[0], 0.125, mine)});
+  };
+  for (const bool deep : {false, true}) {
+    x.zero_grad();
+    Tape tape;
+    const Tensor y = deep ? recompute(nested, {x}) : recompute(f, {x});
+    const PhiloxState state = mine.state(), common = default_generator().state();
+    tape.backward(sum(y));
+    CHECK(same_bits(x.grad(), y.detach()));  // both are the product of the masks
+    CHECK(mine.state() == state);            // backward draws nothing new
+    CHECK(default_generator().state() == common);
+  }
+}
+
+TEST_CASE("recompute: gradients reach recorded tensors that f captures or returns") {
+  const Tensor x = from({1.0, 2.0}).set_requires_grad(), w = from({3.0, 4.0}).set_requires_grad();
+  const auto grads_with = [&](bool again) {
+    Tape tape;
+    const Tensor h = w * w, k = x + 1.0;
+    const auto inner = [&](const std::vector<Tensor>& in) { return in[0] * h; };
+    const auto f = [&](const std::vector<Tensor>& in) {
+      const Tensor a = exp(in[0]);
+      return (again ? recompute(inner, {a}) : inner({a})) + a * k;
+    };
+    const auto g = [&](const std::vector<Tensor>&) { return h; };
+    const Tensor y = again ? recompute(f, {x}) : f({x}), z = again ? recompute(g, {x}) : g({x});
+    return tape.gradients(sum(y * z + h), {x, w, h, k});
+  };
+  const std::vector<Tensor> plain = grads_with(false), again = grads_with(true);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    CAPTURE(i);
+    CHECK(compare(plain[i].detach(), again[i].detach(), {.relative = 1e-14, .absolute = 0}));
+  }
+}
+
+TEST_CASE("recompute: what f captures and is changed before backward is an error") {
+  const Tensor x = from({1.0, 2.0}).set_requires_grad(), w = from({3.0, 4.0}).set_requires_grad();
+  const Tensor constant = from({5.0, 6.0});
+  for (const Tensor& captured : {w, constant}) {
+    Tape tape;
+    const Tensor y =
+        recompute([&](const std::vector<Tensor>& in) { return in[0] * captured; }, {x});
+    {
+      const NoGrad pause;
+      captured.mul_(2);
+    }
+    expect_error([&] { tape.backward(sum(y)); }, "recompute", "changed in place by mul_",
+                 "clone()");
+  }
+  Tape tape;  // a loop variable that is captured by reference is another one by then
+  const std::vector<Tensor> layers = {from({1.0, 1.0}), from({2.0, 2.0})};
+  std::size_t i = 0;
+  const Tensor y = recompute([&](const std::vector<Tensor>& in) { return in[0] * layers[i]; }, {x});
+  ++i;
+  expect_error([&] { tape.backward(sum(y)); }, "recompute", "did not read in forward", "by value");
+}
+
+TEST_CASE("recompute: a tape, a hook and an error inside f are as they are outside it") {
+  const Tensor x = from({1.0, 2.0}).set_requires_grad();
+  {
+    Tape tape;
+    const Tensor y = recompute(
+        [](const std::vector<Tensor>& in) {
+          const Tensor v = in[0].detach().set_requires_grad();
+          {
+            Tape inner;
+            inner.backward(sum(v * v * v));
+          }
+          return in[0] * v.grad();
+        },
+        {x});
+    tape.backward(sum(y));
+    CHECK(x.grad().to_vector() == std::vector<double>{3, 12});
+  }
+  x.zero_grad();
+  {
+    Tape tape;
+    int calls = 0;
+    const Tensor y = recompute(
+        [&](const std::vector<Tensor>& in) {
+          const Tensor h = in[0] * 2.0;
+          h.add_hook([&](const Tensor& g) {
+            ++calls;
+            return g * 10.0;
+          });
+          return h;
+        },
+        {x});
+    tape.backward(sum(y));
+    CHECK(calls == 1);
+    CHECK(x.grad().to_vector() == std::vector<double>{20, 20});
+  }
+  Tape tape;
+  const auto changes = [](const std::vector<Tensor>& in) { return (in[0] * 2.0).add_(1); };
+  expect_error([&] { recompute(changes, {x}); }, "add_", "in place", "NoGrad");
+  const Tensor y = recompute([](const std::vector<Tensor>& in) { return in[0] * 2.0; }, {x});
+  CHECK_NOTHROW(tape.backward(sum(y)));  // the tape is none the worse
+}
+
 TEST_CASE("recompute: nested, and without a tape") {
   const Tensor x = from({0.5, 0.25});
   x.set_requires_grad();
