@@ -48,7 +48,8 @@ Tensor hooked(HookOn::Kind kind, const Tensor& gradient) {
   return {};
 }
 
-NaiveTape::NaiveTape(const Program& program) : program_(program) {
+NaiveTape::NaiveTape(const Program& program, std::uint64_t noise)
+    : program_(program), noise_(noise) {
   const auto values = static_cast<std::size_t>(program.values);
   for (Value v = 0; v < program.values; ++v) roots_.push_back(v);
   tracked_.resize(values);
@@ -85,7 +86,7 @@ void NaiveTape::record_again(const Statement& s, const Tensors& values) {
   }
   roots_[at(s.out[0])] = root(s.body.back().out[0]);
   results_[at(s.out[0])] = results_[at(s.body.back().out[0])];
-  nodes_.back().opaque = true;
+  if (!nodes_.empty() && nodes_.back().s == &s.body.back()) nodes_.back().opaque = true;
 }
 
 void NaiveTape::record_operator(const Statement& s, const Tensors& values) {

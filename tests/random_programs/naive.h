@@ -22,7 +22,8 @@ double noise_of(DType t);
 
 class NaiveTape {
  public:
-  explicit NaiveTape(const Program& program);
+  /// `noise` is a seed: programs that fail with one may be tried with another.
+  explicit NaiveTape(const Program& program, std::uint64_t noise = 0);
 
   void leaf(const Leaf& leaf);
   /// Before a statement runs on `values`.

@@ -66,7 +66,7 @@ class Shrinker {
       smaller = false;
       for (const auto pass :
            {&Shrinker::drop_walks, &Shrinker::drop_hooks, &Shrinker::drop_statements,
-            &Shrinker::drop_sums, &Shrinker::inline_bodies, &Shrinker::use_earlier,
+            &Shrinker::drop_sums, &Shrinker::inline_bodies, &Shrinker::drop_inner, &Shrinker::use_earlier,
             &Shrinker::simplify, &Shrinker::plain_leaves, &Shrinker::shrink_shapes}) {
         smaller = (this->*pass)() || smaller;
       }
@@ -206,6 +206,30 @@ class Shrinker {
         if (is_sum(s)) rename(p, s.out[0], s.in[0]);
       }
     });
+  }
+  /// Bodies lose statements as programs do.
+  bool drop_inner() {
+    std::vector<std::pair<Statement, std::size_t>> inner;  // whose body, and where in it
+    for_each_statement(best_.statements, [&](Statement& s) {
+      for (std::size_t k = s.body.size(); s.body.size() > 1 && k-- > 0;) inner.emplace_back(s, k);
+    });
+    bool any = false;
+    for (const auto& [outer, k] : inner) {
+      const Statement gone = outer.body[k];
+      for (const Value v : gone.in) {
+        const bool done = gone.out.size() == 1 && change([&](Program& p) {
+          for_each_statement(p.statements, [&](Statement& s) {
+            if (s.out == outer.out) {
+              std::erase_if(s.body, [&](const Statement& b) { return b.out == gone.out; });
+            }
+          });
+          rename(p, gone.out[0], v);
+        });
+        any = any || done;
+        if (done) break;
+      }
+    }
+    return any;
   }
   bool inline_bodies() {
     bool any = false;
