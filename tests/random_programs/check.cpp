@@ -44,7 +44,7 @@ bool is_smooth(const std::vector<Statement>& statements) {
 
 /// The first loss times its upstream gradient, at leaves moved by `step` along a direction.
 double loss_at(const Program& program, Device device, double step) {
-  manual_seed(program.seed);
+  seed_generators(program);
   Tensors values(static_cast<std::size_t>(program.values));
   for (const Leaf& leaf : program.leaves) {
     Tensor& x = values[static_cast<std::size_t>(leaf.value)];

@@ -39,7 +39,7 @@ Draw::Draw(std::uint64_t seed) : random_(seed), statements_(&program_.statements
 }
 
 Program Draw::program() {
-  manual_seed(program_.seed);
+  seed_generators(program_);
   const Shape first = shape(between(0, 3));
   for (int k = between(1, 4); k > 0; --k) {
     like(light_ || chance(0.3) ? first : shape(between(0, 3)), dtype_);
@@ -191,22 +191,26 @@ bool Draw::append_some() {
   if (light_ && !s.op->is(Operator::keeps_nothing) && chance(0.8)) return false;
   if (s.op->is(Operator::in_place) && (!in_place_ || depth_ > 0)) return false;
   // What is taken back draws no random numbers, so that those of the program are the same.
-  const PhiloxState random = default_generator().state();
+  const RandomState random;
   const bool done = s.op->draw(*this, s) && append(std::move(s));
-  if (!done) default_generator().set_state(random);
+  if (!done) random.restore();
   return done;
 }
 
 bool Draw::body(Statement& s) {
-  if (depth_ == 2 || in_place_) return false;
+  if (depth_ == 2) return false;
   for (int k = between(1, 3); k > 0; --k) s.in.push_back(some());
   if (s.in.back() < 0) return false;
-  // A body sees its parameters and all leaves.
+  // A body sees its parameters and all leaves, and may capture what was computed outside.
   std::vector<Value> outside = std::move(visible_);
   std::vector<Statement>* const outer = std::exchange(statements_, &s.body);
   ++depth_;
-  visible_.clear();
-  for (const Leaf& leaf : program_.leaves) visible_.push_back(leaf.value);
+  if (chance(0.3)) {
+    visible_ = outside;
+  } else {
+    visible_.clear();
+    for (const Leaf& leaf : program_.leaves) visible_.push_back(leaf.value);
+  }
   for (const Value v : s.in) {
     s.parameters.push_back(static_cast<Value>(values_.size()));
     visible_.push_back(s.parameters.back());
@@ -253,7 +257,7 @@ void Draw::add_hooks() {
   if (smooth_ || chance(0.4)) return;
   for (int k = between(1, 4); k > 0; --k) {
     const Value v = find([](const Tensor& x) { return x.requires_grad(); });
-    if (v >= 0) program_.hooks.push_back({v, static_cast<HookOn::Kind>(below(4))});
+    if (v >= 0) program_.hooks.push_back({v, static_cast<HookOn::Kind>(below(6))});
   }
   std::stable_sort(program_.hooks.begin(), program_.hooks.end(),
                    [](const HookOn& a, const HookOn& b) { return a.value < b.value; });

@@ -142,6 +142,7 @@ void add_fused(std::vector<Operator>& table) {
           {"normal_cdf", one, CALL(normal_cdf(in[0]))},
           {"swiglu", two_alike, CALL(swiglu(in[0], in[1]))},
           {"dropout", dropped, CALL(dropout(in[0], n[0] / 8.0))},
+          {"dropout", dropped, CALL(dropout(in[0], n[0] / 8.0, shared_generator()))},
           {"dropout", dropped, CALL([&] {
              Generator own(static_cast<std::uint64_t>(n[1]));
              return dropout(in[0], n[0] / 8.0, own);

@@ -10,18 +10,16 @@ Tensor copy_of(const Tensor& x) {
   return x.detach().clone().contiguous();
 }
 
-/// The default generator in another state while it lives.
+/// The generators in another state while it lives.
 class WithRandom {
  public:
-  explicit WithRandom(PhiloxState state) : present_(default_generator().state()) {
-    default_generator().set_state(state);
-  }
-  ~WithRandom() { default_generator().set_state(present_); }
+  explicit WithRandom(const RandomState& state) { state.restore(); }
+  ~WithRandom() { present_.restore(); }
   WithRandom(const WithRandom&) = delete;
   WithRandom& operator=(const WithRandom&) = delete;
 
  private:
-  PhiloxState present_;
+  RandomState present_;
 };
 
 double largest(const Tensor& x) {
@@ -42,6 +40,7 @@ Tensor hooked(HookOn::Kind kind, const Tensor& gradient) {
     case HookOn::Kind::nothing: return {};
     case HookOn::Kind::same: return gradient;
     case HookOn::Kind::scale: return gradient * 1.5;
+    case HookOn::Kind::in_place: return gradient * 2;
     case HookOn::Kind::expanded:
       return full({}, 0.5, gradient.dtype(), gradient.device()).expand(gradient.shape());
   }
@@ -66,7 +65,7 @@ void NaiveTape::leaf(const Leaf& leaf) {
 
 void NaiveTape::record(const Statement& s, const Tensors& values) {
   if (s.op->is(Operator::in_place)) return;
-  const WithRandom random(default_generator().state());
+  const WithRandom random(RandomState{});
   record_again(s, values);
 }
 
@@ -90,7 +89,7 @@ void NaiveTape::record_again(const Statement& s, const Tensors& values) {
 }
 
 void NaiveTape::record_operator(const Statement& s, const Tensors& values) {
-  Node node{&s, {}, default_generator().state()};
+  Node node{&s, {}, {}};
   for (const Value v : s.in) {
     node.inputs.push_back(copy_of(values[at(v)]));
     if (tracked_[at(root(v))]) node.inputs.back().set_requires_grad();

@@ -46,7 +46,7 @@ class NaiveTape {
   struct Node {
     const Statement* s;
     Tensors inputs;  // copies
-    PhiloxState random;
+    RandomState random;
     bool opaque = false;  // is walked whatever is wanted
   };
   static std::size_t at(Value v) { return static_cast<std::size_t>(v); }

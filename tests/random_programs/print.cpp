@@ -113,7 +113,7 @@ std::string statement_text(const Statement& s, Names& names, const std::string& 
   if (s.body.empty()) {
     call = call_text(s, names);
   } else {
-    call = "recompute([&](const std::vector<Tensor>& in) {\n";
+    call = "recompute([=](const std::vector<Tensor>& in) {\n";
     for (std::size_t k = 0; k < s.in.size(); ++k) {
       names[s.parameters[k]] = concat("p", s.parameters[k]);
       call += concat(indent, "  const Tensor p", s.parameters[k], " = in[", k, "];\n");
@@ -139,6 +139,7 @@ std::string hooks_text(const Program& program, const std::vector<Value>& values,
         case HookOn::Kind::nothing: body = "return Tensor();"; break;
         case HookOn::Kind::same: body = "return gradient;"; break;
         case HookOn::Kind::scale: body = "return gradient * 1.5;"; break;
+        case HookOn::Kind::in_place: body = "gradient.mul_(2); return Tensor();"; break;
         case HookOn::Kind::expanded:
           body = "return full({}, 0.5, gradient.dtype(), device).expand(gradient.shape());";
           break;
@@ -192,11 +193,16 @@ std::string to_cpp(const Program& program) {
     text += concat("  if (x", leaf.value, ".grad().defined()) std::cout << \"x", leaf.value,
                    " \" << x", leaf.value, ".grad() << \"\\n\";\n");
   }
-  const std::string custom = text.find("apply(") == std::string::npos ? "" : custom_operators;
+  std::string before, seeds = concat("  manual_seed(", program.seed, ");\n");
+  if (text.find("apply(") != std::string::npos) before += concat(custom_operators, "\n");
+  if (text.find("shared_generator") != std::string::npos) {
+    before += "Generator& shared_generator() { static Generator shared; return shared; }\n";
+    seeds += concat("  shared_generator().seed(", program.seed + 1, ");\n");
+  }
   return concat(
-      "#include <quipu/quipu.h>\n\n#include <iostream>\n\nusing namespace quipu;\n", custom,
+      "#include <quipu/quipu.h>\n\n#include <iostream>\n\nusing namespace quipu;\n", before,
       "\nint main() {\n  const Device device;\n  Generator g;\n  std::vector<Tensor> kept;\n",
-      "  manual_seed(", program.seed, ");\n", text, "}\n");
+      seeds, text, "}\n");
 }
 
 }  // namespace quipu::programs

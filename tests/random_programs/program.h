@@ -68,7 +68,7 @@ struct Statement {
 };
 
 struct HookOn {
-  enum class Kind { keep, nothing, same, scale, expanded };
+  enum class Kind { keep, nothing, same, scale, expanded, in_place };
   Value value;
   Kind kind;
 };
@@ -96,8 +96,23 @@ struct Program {
 Program draw_program(std::uint64_t seed);
 
 Tensor make(const Leaf& leaf, Device device);
-/// The statement's outputs; `values` has its inputs and all leaves, and outlives the tape.
+/// The statement's outputs; `values` has its inputs and what its body captures.
 Tensors run(const Statement& s, const Tensors& values);
+/// The inputs of a statement, and what its body uses of outer values, each once.
+std::vector<Value> inputs_and_captured(const Statement& s);
+
+/// A generator beside the default one, which programs share.
+Generator& shared_generator();
+/// The states of both.
+struct RandomState {
+  PhiloxState usual = default_generator().state(), shared = shared_generator().state();
+  void restore() const {
+    default_generator().set_state(usual);
+    shared_generator().set_state(shared);
+  }
+};
+/// As at the start of a program.
+void seed_generators(const Program& program);
 
 /// What went wrong. Programs that fail alike have the same kind.
 struct Failure {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <set>
 
 namespace quipu::programs {
 namespace {
@@ -15,7 +16,9 @@ std::vector<std::size_t> find_last_uses(const Program& program) {
   std::vector<std::size_t> last(static_cast<std::size_t>(program.values), 0);
   const auto keep = [&](Value v) { last[static_cast<std::size_t>(v)] = never; };
   for (std::size_t k = 0; k < program.statements.size(); ++k) {
-    for (const Value v : program.statements[k].in) last[static_cast<std::size_t>(v)] = k;
+    for (const Value v : inputs_and_captured(program.statements[k])) {
+      last[static_cast<std::size_t>(v)] = k;
+    }
   }
   for (const Leaf& leaf : program.leaves) keep(leaf.value);
   for (const WalkFrom& walk : program.walks) {
@@ -59,9 +62,28 @@ Tensor make(const Leaf& leaf, Device device) {
   return x;
 }
 
-namespace {
+std::vector<Value> inputs_and_captured(const Statement& s) {
+  std::set<Value> used(s.in.begin(), s.in.end()), inner(s.parameters.begin(), s.parameters.end());
+  for (const Statement& b : s.body) {
+    for (const Value v : inputs_and_captured(b)) {
+      if (!inner.contains(v)) used.insert(v);
+    }
+    inner.insert(b.out.begin(), b.out.end());
+  }
+  return {used.begin(), used.end()};
+}
 
-Tensors run(const Statement& s, const Tensors& values, const Tensors& leaves) {
+Generator& shared_generator() {
+  static Generator generator;
+  return generator;
+}
+
+void seed_generators(const Program& program) {
+  manual_seed(program.seed);
+  shared_generator().seed(program.seed + 1);
+}
+
+Tensors run(const Statement& s, const Tensors& values) {
   Tensors in;
   for (const Value v : s.in) in.push_back(values[static_cast<std::size_t>(v)]);
   std::optional<NoGrad> pause;
@@ -73,13 +95,17 @@ Tensors run(const Statement& s, const Tensors& values, const Tensors& leaves) {
                  " tensors; the program has ", s.out.size());
     return out;
   }
-  const auto f = [&s, &leaves](const Tensors& inputs) {
-    Tensors local = leaves;
+  Tensors captured(values.size());
+  for (const Value v : inputs_and_captured(s)) {
+    captured[static_cast<std::size_t>(v)] = values[static_cast<std::size_t>(v)];
+  }
+  const auto f = [&s, captured](const Tensors& inputs) {
+    Tensors local = captured;
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       local[static_cast<std::size_t>(s.parameters[k])] = inputs[k];
     }
     for (const Statement& inner : s.body) {
-      const Tensors outputs = run(inner, local, leaves);
+      const Tensors outputs = run(inner, local);
       for (std::size_t k = 0; k < inner.out.size(); ++k) {
         local[static_cast<std::size_t>(inner.out[k])] = outputs[k];
       }
@@ -87,12 +113,6 @@ Tensors run(const Statement& s, const Tensors& values, const Tensors& leaves) {
     return local[static_cast<std::size_t>(s.body.back().out[0])];
   };
   return {recompute(f, in)};
-}
-
-}  // namespace
-
-Tensors run(const Statement& s, const Tensors& values) {
-  return run(s, values, values);
 }
 
 Run::Run(const Program& program, Device device, NaiveTape* naive)
@@ -107,7 +127,7 @@ Run::Run(const Program& program, Device device, NaiveTape* naive)
 }
 
 void Run::start() {
-  manual_seed(program_.seed);
+  seed_generators(program_);
   for (const Leaf& leaf : program_.leaves) {
     value(leaf.value) = make(leaf, device_);
     if (naive_) naive_->leaf(leaf);
@@ -134,7 +154,7 @@ void Run::execute(std::size_t index) {
   for (std::size_t k = 0; k < s.out.size(); ++k) value(s.out[k]) = out[k];
   for (const Value v : s.out) add_hooks(v);
   if (!s.op->is(Operator::in_place) && !s.op->is(Operator::keeps_nothing)) {
-    for (const Tensor& x : in) may_be_kept_.insert(&x.storage());
+    for (const Value v : inputs_and_captured(s)) may_be_kept_.insert(&value(v).storage());
     for (const Tensor& o : out) may_be_kept_.insert(&o.storage());
   }
   if (!program_.drop_values) return;
@@ -153,7 +173,8 @@ void Run::add_hooks(Value v) {
         kept_.push_back(gradient);
         hand_out(detail::concat("the gradient that hook ", k, " kept"), gradient);
       }
-      return hooked(kind, gradient);
+      if (kind == HookOn::Kind::in_place) gradient.mul_(2);
+      return kind == HookOn::Kind::in_place ? Tensor() : hooked(kind, gradient);
     });
   }
 }

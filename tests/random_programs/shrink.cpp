@@ -66,8 +66,9 @@ class Shrinker {
       smaller = false;
       for (const auto pass :
            {&Shrinker::drop_walks, &Shrinker::drop_hooks, &Shrinker::drop_statements,
-            &Shrinker::drop_sums, &Shrinker::inline_bodies, &Shrinker::drop_inner, &Shrinker::use_earlier,
-            &Shrinker::simplify, &Shrinker::plain_leaves, &Shrinker::shrink_shapes}) {
+            &Shrinker::drop_sums, &Shrinker::inline_bodies, &Shrinker::drop_inner,
+            &Shrinker::use_earlier, &Shrinker::simplify, &Shrinker::plain_leaves,
+            &Shrinker::shrink_shapes}) {
         smaller = (this->*pass)() || smaller;
       }
     }
@@ -217,14 +218,15 @@ class Shrinker {
     for (const auto& [outer, k] : inner) {
       const Statement gone = outer.body[k];
       for (const Value v : gone.in) {
-        const bool done = gone.out.size() == 1 && change([&](Program& p) {
-          for_each_statement(p.statements, [&](Statement& s) {
-            if (s.out == outer.out) {
-              std::erase_if(s.body, [&](const Statement& b) { return b.out == gone.out; });
-            }
-          });
-          rename(p, gone.out[0], v);
-        });
+        const bool done =
+            gone.out.size() == 1 && change([&](Program& p) {
+              for_each_statement(p.statements, [&](Statement& s) {
+                if (s.out == outer.out) {
+                  std::erase_if(s.body, [&](const Statement& b) { return b.out == gone.out; });
+                }
+              });
+              rename(p, gone.out[0], v);
+            });
         any = any || done;
         if (done) break;
       }
