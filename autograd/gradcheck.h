@@ -57,7 +57,9 @@ using DifferentiableFunction = std::function<Tensor(const std::vector<Tensor>&)>
 /// emulated device always two directions for each input.
 /// Also checked: f gives the same bits twice, with and without a tape, and leaves its inputs alone;
 /// gradients have the right shape and dtype; a zero upstream gives zero; gradients add to those
-/// that are there. A kink of f within the step is a failure that says so.
+/// that are there; they stay right in a graph that uses inputs and output several times, and with
+/// the operators of f recorded in other orders. A kink of f within the step is a failure that says
+/// so.
 ///
 /// Throws Error when the question makes no sense: no input requires a gradient, one that does is
 /// not f64 or repeats elements (stride 0; expand inside f instead), the device is meta, or f does

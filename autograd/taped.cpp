@@ -59,6 +59,7 @@ Problem Taped::problem(const Tensor& without_tape) const {
   Problem found = problem_with_runs(without_tape);
   if (found.text.empty()) found = problem_with_zero_upstream();
   if (found.text.empty()) found = problem_with_adding();
+  if (found.text.empty()) found = problem_with_sharing();
   return found;
 }
 

@@ -57,6 +57,7 @@ class Taped {
   Problem problem_with_runs(const Tensor& without_tape) const;
   Problem problem_with_zero_upstream() const;
   Problem problem_with_adding() const;
+  Problem problem_with_sharing() const;
 
   const DifferentiableFunction& f_;
   const std::vector<Tensor>& inputs_;

@@ -201,8 +201,11 @@ Walk::Target Walk::view_target(const Edge& edge, int depth) {
 }
 
 Walk::Target Walk::leaf_target(AutogradMeta& leaf) {
-  if (const auto it = bound_.find(&leaf); it != bound_.end()) return parent_->target(it->second);
-  if (parent_) return parent_->leaf_target(leaf);
+  if (const auto it = bound_.find(&leaf); it != bound_.end()) {
+    if (leaf.hooks.empty()) return parent_->target(it->second);
+  } else if (parent_) {
+    return parent_->leaf_target(leaf);
+  }
   const DType dtype = leaf.grad_dtype.value_or(leaf.dtype);
   auto own = own_leaves_.find(&leaf);
   if (own == own_leaves_.end() && !leaf.hooks.empty()) {
@@ -235,10 +238,14 @@ bool Walk::accepts(const Edge& edge, const Tensor& gradient) {
 }
 
 void Walk::run_hooks_of_leaves() {
-  if (parent_) return;
   for (auto& [meta, own] : own_leaves_) {
     if (!own.buffer.defined()) continue;
     own.buffer = apply_hooks(*own.leaf, std::move(own.buffer));
+    if (const auto it = bound_.find(meta); it != bound_.end()) {
+      const Target t = parent_->target(it->second);
+      add_into_kernel({t.buffer, !t.fresh}, own.buffer.tensor());
+      continue;
+    }
     if (!everything_) continue;
     touch(*own.leaf);
     if (Tensor& grad = own.leaf->grad; grad.defined()) {

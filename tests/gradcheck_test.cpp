@@ -12,6 +12,7 @@
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/compare.h"
 #include "quipu/ops/reduce.h"
+#include "quipu/ops/top_k.h"
 #include "quipu/ops/unary.h"
 #include "support.h"
 
@@ -58,6 +59,16 @@ struct AddRow {
   void backward(const Tensor& d_o, Grads& d) const {
     d.add(0, d_o);
     d.add(1, d_o[0]);
+  }
+};
+
+/// 2 x, with a rule that works in the memory of its upstream, as if nobody else needed it.
+struct Doubles {
+  static constexpr const char* name = "doubles";
+  Tensor forward(const Tensor& x) { return x * 2.0; }
+  void backward(const Tensor& d_o, Grads& d) const {
+    add_into_kernel(Grad::add_to(d_o), d_o);
+    d.pass(0, d_o);
   }
 };
 
@@ -225,6 +236,32 @@ TEST_CASE_FIXTURE(EachDevice, "gradcheck: catches a backward that overwrites wha
   };
   check_says(gradcheck(cube(overwrites), {ramp({5}, device)}),
              "is not added to the one that was there");
+}
+
+TEST_CASE_FIXTURE(EachDevice, "gradcheck: catches a gradient that leaks into that of another use") {
+  const Tensor x = ramp({2, 3}, device), y = ramp({2, 3}, device);
+  const auto f = [](In in) {
+    const Tensor a = apply(Doubles{}, in[0]), b = in[1] * 1.0;
+    return a + b;  // b is undone before a here, and behind it in another order
+  };
+  const GradcheckResult result = gradcheck(f, {x, y});
+  CHECK(!result.ok);
+  CHECK(result.report.find("several uses") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(EachDevice, "gradcheck: passes functions whose gradients share buffers") {
+  const Tensor x = ramp({2, 3}, device), y = ramp({2, 3}, device);
+  const Tensor w = ramp({2, 3}, device).detach();
+  const auto f = [&](In in) {
+    const Tensor a = in[0] * 1.0, b = in[1] * 1.0, m = a * 2.0, s = a + b;
+    return (s + m) * w;
+  };
+  CHECK(gradcheck(f, {x, y}));
+  const auto g = [&](In in) {
+    const Tensor a = top_k(in[0], 3).values, b = a + a;
+    return mean(a + b);
+  };
+  CHECK(gradcheck(g, {x}));
 }
 
 TEST_CASE_FIXTURE(EachDevice, "gradcheck: a gradient of the wrong shape is an error") {

@@ -182,16 +182,18 @@ TEST_CASE("recompute: a tape, a hook and an error inside f are as they are outsi
     const Tensor y = recompute(
         [&](const std::vector<Tensor>& in) {
           const Tensor h = in[0] * 2.0;
-          h.add_hook([&](const Tensor& g) {
-            ++calls;
-            return g * 10.0;
-          });
+          for (const Tensor& t : {h, in[0]}) {
+            t.add_hook([&](const Tensor& g) {
+              ++calls;
+              return g * 10.0;
+            });
+          }
           return h;
         },
         {x});
-    tape.backward(sum(y));
-    CHECK(calls == 1);
-    CHECK(x.grad().to_vector() == std::vector<double>{20, 20});
+    tape.backward(sum(y + x));
+    CHECK(calls == 2);
+    CHECK(x.grad().to_vector() == std::vector<double>{201, 201});
   }
   Tape tape;
   const auto changes = [](const std::vector<Tensor>& in) { return (in[0] * 2.0).add_(1); };
