@@ -63,6 +63,21 @@ double loss_at(const Program& program, Device device, double step) {
   return (walk.upstream ? sum(loss * make(*walk.upstream, device)) : sum(loss)).item();
 }
 
+/// By the tape; nothing where it refuses.
+std::optional<double> gradient_along(const Program& program, Device device) {
+  const Run run(program, device, nullptr);
+  if (run.refused()) return {};
+  double along = 0;
+  for (const Leaf& leaf : program.leaves) {
+    const std::vector<double> g = run.gradient(leaf.value);
+    if (g.empty()) continue;
+    Generator direction(leaf.seed + 1);
+    const std::vector<double> d = randn(leaf.shape, f64, device, direction).to_vector();
+    for (std::size_t i = 0; i < g.size(); ++i) along += g[i] * d[i];
+  }
+  return along;
+}
+
 /// Holds the gradients along a direction against central differences, where those converge.
 bool check_differences(Program program, Device device) {
   if (program.walks.empty() || !program.hooks.empty() || !is_smooth(program.statements))
@@ -73,15 +88,8 @@ bool check_differences(Program program, Device device) {
   }
   program.walks.resize(1);
   program.walks[0].with_respect_to.clear();
-  const Run run(program, device, nullptr);
-  double along = 0;
-  for (const Leaf& leaf : program.leaves) {
-    const std::vector<double> g = run.gradient(leaf.value);
-    if (g.empty()) continue;
-    Generator direction(leaf.seed + 1);
-    const std::vector<double> d = randn(leaf.shape, f64, device, direction).to_vector();
-    for (std::size_t i = 0; i < g.size(); ++i) along += g[i] * d[i];
-  }
+  const std::optional<double> along = gradient_along(program, device);
+  if (!along) return false;
   // From steps h and h / 2 to step 0; how far the last two are apart bounds the error.
   const auto central = [&](double h) {
     return (loss_at(program, device, h) - loss_at(program, device, -h)) / (2 * h);
@@ -89,8 +97,8 @@ bool check_differences(Program program, Device device) {
   const double a = central(0x1p-10), b = central(0x1p-11), c = central(0x1p-12);
   const double first = (4 * b - a) / 3, second = (4 * c - b) / 3, scale = std::abs(second) + 1;
   if (!(std::abs(second - first) <= 1e-5 * scale)) return false;
-  if (std::abs(along - second) <= 20 * std::abs(second - first) + 1e-6 * scale) return true;
-  throw Failure{"differences", detail::concat("along a direction the gradient is ", along,
+  if (std::abs(*along - second) <= 20 * std::abs(second - first) + 1e-6 * scale) return true;
+  throw Failure{"differences", detail::concat("along a direction the gradient is ", *along,
                                               ", but differences give ", second)};
 }
 
@@ -105,7 +113,7 @@ void compare_tapes(const Program& program, Device device, Tally& tally) {
       tally.overflowed += run.overflowed();
       return;
     } catch (const Failure& failure) {
-      if (noise == 4 || failure.kind != "gradient") throw;
+      if (noise == 4 || failure.kind.find("gradient") == std::string::npos) throw;
     }
   }
 }

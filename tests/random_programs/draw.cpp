@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::int64_t largest_numel = 200;
 constexpr double largest_entry = 12;
+// The tape calls hooks of such tensors too early, so they are not drawn yet.
+constexpr bool draws_hooks_on_captured = false;
 
 /// Inputs at the end that were drawn but do not stand in the operator's text.
 void drop_unused_inputs(Statement& s) {
@@ -19,6 +21,14 @@ void drop_unused_inputs(Statement& s) {
     return text.find("in[" + std::to_string(k) + "]") != std::string::npos;
   };
   while (!s.in.empty() && !is_used(s.in.size() - 1)) s.in.pop_back();
+}
+
+bool is_captured(const Program& program, Value v) {
+  return std::any_of(program.statements.begin(), program.statements.end(), [&](Statement s) {
+    s.in.clear();
+    const std::vector<Value> captured = inputs_and_captured(s);
+    return std::find(captured.begin(), captured.end(), v) != captured.end();
+  });
 }
 
 const Operator* named(const char* name) {
@@ -257,6 +267,7 @@ void Draw::add_hooks() {
   if (smooth_ || chance(0.4)) return;
   for (int k = between(1, 4); k > 0; --k) {
     const Value v = find([](const Tensor& x) { return x.requires_grad(); });
+    if (!draws_hooks_on_captured && is_captured(program_, v)) continue;
     if (v >= 0) program_.hooks.push_back({v, static_cast<HookOn::Kind>(below(6))});
   }
   std::stable_sort(program_.hooks.begin(), program_.hooks.end(),

@@ -171,10 +171,10 @@ class Shrinker {
       };
       bool dropped = s.out.empty() && change(erase);
       for (const Value v : s.in) {
-        if (dropped || s.out.size() != 1 || !is_floating(at(v).dtype())) continue;
+        if (dropped || s.out.empty() || !is_floating(at(v).dtype())) continue;
         dropped = change([&](Program& p) {
           erase(p);
-          rename(p, s.out[0], v);
+          for (const Value o : s.out) rename(p, o, v);
         });
       }
       if (!dropped && !s.out.empty()) {
