@@ -95,7 +95,7 @@ Value Draw::like(const Shape& wanted, DType dtype) {
   }
   Leaf leaf{.shape = wanted, .dtype = dtype};
   if (chance(0.4)) leaf.content = Content::positive;
-  if (chance(0.3)) leaf.layout = static_cast<Layout>(between(1, 3));
+  if (chance(0.3)) leaf.layout = some_layout(wanted);
   leaf.requires_grad = chance(0.85);
   if (leaf.requires_grad && is_reduced(dtype) && chance(0.3)) leaf.grad_dtype = f32;
   return add_leaf(leaf);
@@ -140,8 +140,8 @@ Shape Draw::shape(int dims) {
 Value Draw::add_leaf(Leaf leaf) {
   leaf.value = static_cast<Value>(values_.size());
   leaf.seed = leaf_seed();
-  program_.leaves.push_back(leaf);
   values_.push_back(make(leaf, {}));
+  program_.leaves.push_back(leaf);
   uses_.push_back(0);
   visible_.push_back(leaf.value);
   return leaf.value;
@@ -202,7 +202,12 @@ bool Draw::append_some() {
   if (s.op->is(Operator::in_place) && (!in_place_ || depth_ > 0)) return false;
   // What is taken back draws no random numbers, so that those of the program are the same.
   const RandomState random;
-  const bool done = s.op->draw(*this, s) && append(std::move(s));
+  bool done = false;
+  try {
+    done = s.op->draw(*this, s) && append(std::move(s));
+  } catch (const Error&) {
+    // An empty tensor has no index.
+  }
   if (!done) random.restore();
   return done;
 }
@@ -283,12 +288,13 @@ WalkFrom Draw::draw_walk() {
   const Tensor& loss = at(walk.loss);
   if (loss.numel() != 1 || chance(0.3)) {
     walk.upstream = Leaf{.seed = leaf_seed(), .shape = loss.shape(), .dtype = loss.dtype()};
-    if (chance(0.4)) walk.upstream->layout = static_cast<Layout>(between(1, 3));
+    if (chance(0.4)) walk.upstream->layout = some_layout(loss.shape());
   }
   if (chance(0.3)) {
     for (int k = between(1, 4); k > 0; --k) walk.with_respect_to.push_back(find(wanted));
   }
   walk.zero_grad_first = chance(0.2);
+  walk.double_grads_first = chance(0.2);
   return walk;
 }
 
@@ -297,7 +303,7 @@ void Draw::add_walks() {
   const int walks = chance(0.5) ? 1 : between(2, 3);
   for (int k = 1; k <= walks; ++k) {
     program_.walks.push_back(draw_walk());
-    program_.walks.back().retain = k < walks || chance(0.2);
+    program_.walks.back().retain = k < walks ? chance(0.9) : chance(0.2);
   }
 }
 

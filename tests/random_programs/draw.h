@@ -36,8 +36,11 @@ class Draw {
   /// A shape that broadcasts with this one.
   Shape beside(const Shape& shape);
   /// Small sizes, often equal.
-  std::int64_t size() { return between(1, 3); }
+  std::int64_t size() { return chance(0.01) ? 0 : between(1, 3); }
   Shape shape(int dims);
+  Layout some_layout(const Shape& shape) {
+    return numel(shape) > 0 ? static_cast<Layout>(between(1, 3)) : Layout::contiguous;
+  }
   DType dtype() const { return dtype_; }
   /// Dimension of a tensor, counted from either end.
   int dim_of(const Tensor& x) { return between(-x.dim(), x.dim() - 1); }

@@ -232,6 +232,12 @@ void NaiveTape::zero_grad() {
   std::fill(sums_.begin(), sums_.end(), Estimate());
 }
 
+void NaiveTape::double_grads() {
+  for (Estimate& sum : sums_) {
+    if (sum.defined()) sum = {sum.value * 2, sum.perturbed * 2};
+  }
+}
+
 Tensor NaiveTape::perturb(const Tensor& x, double absolute) {
   const NoGrad pause;
   const Tensor u = rand(x.shape(), f64, x.device(), noise_) * 2 - 1;

@@ -32,6 +32,7 @@ class NaiveTape {
   void compare_outputs(const Statement& s, const Tensors& in, const Tensors& out);
   void walk(const WalkFrom& walk, const Tensor& upstream);
   void zero_grad();
+  void double_grads();
 
   /// Of the last walk, after hooks; undefined where nothing came by.
   Estimate gradient(Value value) const;

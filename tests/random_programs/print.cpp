@@ -100,7 +100,8 @@ void name_outputs(const Statement& s, Names& names) {
   }
 }
 
-std::string statement_text(const Statement& s, Names& names, const std::string& indent) {
+std::string statement_text(const Statement& s, Names& names, const std::string& indent,
+                           const char* constness = "const ") {
   std::string open, close;
   name_outputs(s, names);
   for (int k = 0; k < s.scopes; ++k) {
@@ -124,7 +125,7 @@ std::string statement_text(const Statement& s, Names& names, const std::string& 
   }
   if (s.scopes > 0) call = concat("[&] { ", open, "return ", call, "; }()");
   const char* type = s.op->outputs == Operator::Outputs::one ? "Tensor" : "auto";
-  return concat(indent, "const ", type, " t", s.out[0], " = ", call, ";\n");
+  return concat(indent, constness, type, " t", s.out[0], " = ", call, ";\n");
 }
 
 std::string hooks_text(const Program& program, const std::vector<Value>& values,
@@ -150,12 +151,32 @@ std::string hooks_text(const Program& program, const std::vector<Value>& values,
   return text;
 }
 
+/// After a statement: tensors that it used last, or that nobody uses.
+std::string let_go_text(const Program& program, const Statement& s, const Names& names) {
+  const std::vector<std::size_t> last = last_uses(program);
+  const auto index = static_cast<std::size_t>(&s - program.statements.data());
+  std::string text;
+  for (std::size_t k = 0; k <= index; ++k) {
+    const Statement& made = program.statements[k];
+    if (made.op->outputs != Operator::Outputs::one || made.out.empty()) continue;
+    const std::size_t at = last[static_cast<std::size_t>(made.out[0])];
+    if (at == index || (k == index && at < index))
+      text += concat("  ", names.at(made.out[0]), " = Tensor();\n");
+  }
+  return text;
+}
+
 std::string walk_text(const Program& program, const WalkFrom& w, const Names& names) {
   std::string text, options = concat(", {", w.upstream ? ".upstream = upstream, " : "",
                                      ".retain = ", w.retain ? "true" : "false", "}");
   for (const Leaf& leaf : program.leaves) {
     if (w.zero_grad_first && leaf.requires_grad)
       text += concat("    ", names.at(leaf.value), ".zero_grad();\n");
+  }
+  for (const Leaf& leaf : program.leaves) {
+    if (!w.double_grads_first || !leaf.requires_grad) continue;
+    text += concat("    if (", names.at(leaf.value), ".grad().defined()) { const NoGrad pause; ",
+                   names.at(leaf.value), ".grad().mul_(2); }\n");
   }
   if (w.upstream) {
     text += concat("    g.seed(", w.upstream->seed,
@@ -184,8 +205,9 @@ std::string to_cpp(const Program& program) {
   }
   text += "  Tape tape;\n";
   for (const Statement& s : program.statements) {
-    text += statement_text(s, names, "  ");
+    text += statement_text(s, names, "  ", program.drop_values ? "" : "const ");
     text += hooks_text(program, s.out, names);
+    if (program.drop_values) text += let_go_text(program, s, names);
   }
   for (const WalkFrom& w : program.walks) text += walk_text(program, w, names);
   for (const Leaf& leaf : program.leaves) {

@@ -80,6 +80,7 @@ struct WalkFrom {
   std::vector<Value> with_respect_to = {};
   bool retain = false;
   bool zero_grad_first = false;
+  bool double_grads_first = false;  // in place, as a user may
 };
 
 struct Program {
@@ -100,6 +101,9 @@ Tensor make(const Leaf& leaf, Device device);
 Tensors run(const Statement& s, const Tensors& values);
 /// The inputs of a statement, and what its body uses of outer values, each once.
 std::vector<Value> inputs_and_captured(const Statement& s);
+
+/// The last statement that needs each value; beyond all of them where a walk does.
+std::vector<std::size_t> last_uses(const Program& program);
 
 /// A generator beside the default one, which programs share.
 Generator& shared_generator();

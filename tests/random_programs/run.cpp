@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::size_t never = std::numeric_limits<std::size_t>::max();
 
-/// The statements that use each value; those that walks use, use it for ever.
-std::vector<std::size_t> find_last_uses(const Program& program) {
+}  // namespace
+
+std::vector<std::size_t> last_uses(const Program& program) {
   std::vector<std::size_t> last(static_cast<std::size_t>(program.values), 0);
   const auto keep = [&](Value v) { last[static_cast<std::size_t>(v)] = never; };
   for (std::size_t k = 0; k < program.statements.size(); ++k) {
@@ -27,6 +28,8 @@ std::vector<std::size_t> find_last_uses(const Program& program) {
   }
   return last;
 }
+
+namespace {
 
 /// The tape refuses inputs of a recomputed function inside another one that nobody reads.
 bool refuses_unread_inputs(const std::string& message) {
@@ -122,7 +125,7 @@ Tensors run(const Statement& s, const Tensors& values) {
 }
 
 Run::Run(const Program& program, Device device, NaiveTape* naive)
-    : program_(program), device_(device), naive_(naive), last_use_(find_last_uses(program)) {
+    : program_(program), device_(device), naive_(naive), last_use_(last_uses(program)) {
   values_.resize(static_cast<std::size_t>(program.values));
   start();
   for (std::size_t k = 0; k < program.statements.size(); ++k) execute(k);
@@ -190,6 +193,13 @@ void Run::walk(const WalkFrom& w) {
   if (w.zero_grad_first) {
     for (const Leaf& leaf : program_.leaves) value(leaf.value).zero_grad();
     if (naive_) naive_->zero_grad();
+  }
+  if (w.double_grads_first) {
+    const NoGrad pause;
+    for (const Leaf& leaf : program_.leaves) {
+      if (const Tensor g = value(leaf.value).grad(); g.defined()) g.mul_(2);
+    }
+    if (naive_) naive_->double_grads();
   }
   BackwardOptions options{.retain = w.retain};
   if (w.upstream) {

@@ -141,6 +141,8 @@ class Shrinker {
     for (std::size_t k = 0; k < best_.walks.size(); ++k) {
       const WalkFrom& w = best_.walks[k];
       if (w.retain) any = change([&](Program& p) { p.walks[k].retain = false; }) || any;
+      if (w.double_grads_first)
+        any = change([&](Program& p) { p.walks[k].double_grads_first = false; }) || any;
       if (w.zero_grad_first)
         any = change([&](Program& p) { p.walks[k].zero_grad_first = false; }) || any;
       if (!w.with_respect_to.empty())
