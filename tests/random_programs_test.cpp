@@ -53,7 +53,7 @@ bool loss_uses(const Program& p, const std::string& name) {
 }  // namespace
 
 TEST_CASE_FIXTURE(EachDevice, "random programs: the tape does what a naive one does") {
-  const std::uint64_t count = from_environment("QUIPU_PROGRAMS", sized(6000, 120));
+  const std::uint64_t count = from_environment("QUIPU_PROGRAMS", sized(5000, 120));
   const std::uint64_t first = from_environment("QUIPU_PROGRAMS_SEED", 1);
   Tally tally;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {

@@ -71,6 +71,9 @@ class Draw {
   Tape tape_;
 };
 
+/// The first operator of this name.
+const Operator* named(const char* name);
+
 inline bool is_float(const Tensor& x) {
   return is_floating(x.dtype());
 }
