@@ -121,8 +121,7 @@ GradientBuffer apply_hooks(const AutogradMeta& meta, GradientBuffer gradient) {
 }
 
 void inspect_gradient(const Tensor& gradient, const char* what) {
-  std::int64_t bad = -1;
-  find_nonfinite_kernel(gradient, &bad);
+  const std::int64_t bad = first_nonfinite(gradient);
   if (bad < 0) return;
   const std::string scope = scope_path(thread_context().scope);
   fail(what, " ", gradient.dtype(), gradient.shape(),

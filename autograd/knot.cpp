@@ -188,8 +188,7 @@ void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs,
 
 void inspect_outputs(std::span<const Tensor> outputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    std::int64_t bad = -1;
-    find_nonfinite_kernel(outputs[i], &bad);
+    const std::int64_t bad = first_nonfinite(outputs[i]);
     if (bad < 0) continue;
     const std::string scope = scope_path(thread_context().scope);
     fail("output ", i, " ", outputs[i].dtype(), outputs[i].shape(),

@@ -26,7 +26,4 @@ if(QUIPU_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(quipu_options INTERFACE -Wno-maybe-uninitialized)  # instrumented, its own <regex> seems so
   endif()
-  if(QUIPU_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    quipu_compile_options(-Wno-tsan)  # Eigen's pool uses fences
-  endif()
 endif()

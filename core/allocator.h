@@ -112,6 +112,8 @@ class CachingAllocator {
   void start(EventLog* log);
   void stop(EventLog* log);
   EventLog copy_of(const EventLog& log) const;
+  /// Held over a fork(), so that the child finds it free and the lists whole.
+  std::mutex& mutex() { return mutex_; }
 
  private:
   static constexpr std::size_t bin_count = largest_small_block / granule + 1;

@@ -34,7 +34,13 @@ void sync_folder(const std::string& path) {
 }  // namespace
 
 void AtomicFile::fail_with_errno() const {
-  fail("cannot write ", path_, ": ", std::generic_category().message(errno));
+  const int reason = errno;
+  try {
+    fail("cannot write ", path_, ": ", std::generic_category().message(reason));
+  } catch (const Error& error) {
+    if (reason == ENOSPC || reason == EDQUOT) throw DiskFull(error.what());
+    throw;
+  }
 }
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path) {

@@ -3,7 +3,15 @@
 #include <cstddef>
 #include <string>
 
+#include "quipu/core/error.h"
+
 namespace quipu {
+
+/// A file could not be written because the disk, or the user's share of it, is full.
+class DiskFull : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Writes to a temporary file beside `path`, which `commit` brings to disk and renames; without
 /// `commit` it is removed again. Readers see the old file or the new one, never a part. Everything

@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include "quipu/core/fork.h"
+
 namespace quipu {
 namespace {
 
@@ -60,6 +62,10 @@ std::string scope_path(ScopeId id) {
   ScopeTable& table = scopes();
   const std::lock_guard lock(table.mutex);
   return table.paths[id];
+}
+
+std::mutex& detail::scopes_mutex() {
+  return scopes().mutex;
 }
 
 }  // namespace quipu

@@ -10,6 +10,10 @@ const char* name_of(DeviceKind kind) {
   return kind == DeviceKind::cpu ? "cpu" : "cuda";
 }
 
+void Device::throw_bad_kind(DeviceKind kind) {
+  fail("device kind ", static_cast<int>(kind), " is neither cpu nor cuda");
+}
+
 void Device::throw_bad_index(int index) {
   fail("device index ", index, " is not in [0, ", max_index, ")");
 }

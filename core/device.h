@@ -14,6 +14,7 @@ class Device {
   constexpr Device() = default;
   constexpr Device(DeviceKind kind, int index = 0, bool meta = false)
       : kind_(kind), index_(static_cast<std::int8_t>(index)), meta_(meta) {
+    if (kind > DeviceKind::cuda) throw_bad_kind(kind);
     if (index < 0 || index >= max_index) throw_bad_index(index);
   }
   /// "cpu", "cuda", "cuda:1", "meta:cpu", "meta:cuda"; anything else throws.
@@ -32,6 +33,7 @@ class Device {
   static constexpr int max_index = 128;
 
  private:
+  [[noreturn]] static void throw_bad_kind(DeviceKind kind);
   [[noreturn]] static void throw_bad_index(int index);
   DeviceKind kind_ = DeviceKind::cpu;
   std::int8_t index_ = 0;

@@ -31,6 +31,7 @@ void provide_devices(DeviceKind kind, const DeviceFunctions& functions) {
 }
 
 int device_count(DeviceKind kind) {
+  check_enum("kind", kind, DeviceKind::cuda);
   std::string why;
   return kind == DeviceKind::cpu ? 1 : count_cuda(&why);
 }

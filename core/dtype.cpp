@@ -49,7 +49,7 @@ double epsilon_of(DType t) {
 
 const char* name_of(DType t) {
   constexpr const char* names[] = {"f64", "f32", "bf16", "f16", "i64", "i32", "u8", "bool"};
-  return names[static_cast<int>(t)];
+  return t <= DType::boolean ? names[static_cast<int>(t)] : "no type";
 }
 
 DType promote(DType a, DType b) {

@@ -83,6 +83,13 @@ void check(bool ok, const Parts&... parts) {
     fail(parts...);
 }
 
+/// A user's mistake unless `value` is one of those that its type names, which end with `last`.
+template <class Enum>
+void check_enum(const char* name, Enum value, Enum last) {
+  check(static_cast<unsigned>(value) <= static_cast<unsigned>(last), name, " is ",
+        static_cast<int>(value), ", but its type has the values 0 to ", static_cast<int>(last));
+}
+
 /// Our own bug unless `ok`.
 template <class... Parts>
 void ensure(bool ok, const Parts&... parts) {

@@ -187,6 +187,7 @@ Tensor randperm(std::int64_t n, Device device, Generator& g) {
 
 Tensor from_bytes(const void* data, DType source, const Shape& shape, DType dtype, Device device) {
   const OpScope op("from");
+  check_enum("the type of the values", source, DType::boolean);
   Tensor o = empty(shape, dtype, device);
   write_values(o, data, source);
   return o;

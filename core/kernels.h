@@ -17,6 +17,8 @@ inline constinit Kernel<void(Grad g, View x)> add_into_kernel{"add_into"};
 /// The linear index of the first element that is NaN or infinite, -1 when all are finite.
 inline constinit Kernel<void(View x, std::int64_t* first_bad)> find_nonfinite_kernel{
     "find_nonfinite"};
+/// The same for any view: what is repeated (stride 0) is looked at once.
+std::int64_t first_nonfinite(View x);
 /// Whole numbers in [low, high), a uniform in [0, 1), a standard normal: one position each,
 /// row-major.
 inline constinit Kernel<void(View o, PhiloxState, std::int64_t low, std::int64_t high)>

@@ -1,6 +1,7 @@
 // The devices' allocators: where their memory comes from, and the calls of memory.h.
 #include "quipu/core/memory.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include "quipu/core/allocator_modes.h"
 #include "quipu/core/dispatch.h"
 #include "quipu/core/error.h"
+#include "quipu/core/fork.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define QUIPU_ASAN 1
@@ -95,9 +97,33 @@ struct Registry {
   std::mutex mutex;
   std::array<std::atomic<CachingAllocator*>, 4 * max_index> slots{};
   std::array<SourceFactory, 2> factories{};
+
+  void lock_all();
+  void unlock_all();
 };
+
+/// Another thread may be in an allocator at this moment, which the child of a fork() does not have:
+/// locks are held meanwhile, those that are taken under others after them.
+void Registry::lock_all() {
+  mutex.lock();
+  for (auto& slot : slots) {
+    if (CachingAllocator* a = slot.load()) a->mutex().lock();
+  }
+  detail::scopes_mutex().lock();
+}
+
+void Registry::unlock_all() {
+  detail::scopes_mutex().unlock();
+  for (auto& slot : slots) {
+    if (CachingAllocator* a = slot.load()) a->mutex().unlock();
+  }
+  mutex.unlock();
+}
+
 Registry& registry() {
   static auto* r = new Registry;
+  [[maybe_unused]] static const int at_fork =
+      pthread_atfork([] { r->lock_all(); }, [] { r->unlock_all(); }, [] { r->unlock_all(); });
   return *r;
 }
 std::size_t slot_of(Device d) {

@@ -86,7 +86,7 @@ nlohmann::json as_json(const std::vector<TimelinePoint>& timeline) {
 const char* name_of(Category category) {
   constexpr const char* names[] = {"parameter", "gradient", "optimizer",
                                    "saved",     "output",   "workspace"};
-  return names[static_cast<int>(category)];
+  return category <= Category::workspace ? names[static_cast<int>(category)] : "no category";
 }
 
 std::string human_bytes(std::size_t bytes) {

@@ -1,44 +1,37 @@
-// parallel_for over Eigen's thread pool. A call is a Job that the caller and a few pool tasks work
-// off together, taking chunks from one atomic counter. The caller waits for chunks, not for tasks:
-// a task that wakes up too late finds nothing to do, so a call costs no more than the chunks it
-// runs. Jobs are counted references for that reason.
-//
-// Waking a thread takes longer than many an operator runs. So a worker that is awake has a seat
-// where the next job can be left, and stays awake for a moment when it has nothing to do: in a
-// training loop the next operator comes within microseconds.
-#define EIGEN_USE_THREADS
+// The pool of workers: how many, when they are started and when they end.
 #include "quipu/core/parallel.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
-#include <unsupported/Eigen/CXX11/ThreadPool>
 
-#include "quipu/core/context.h"
 #include "quipu/core/error.h"
+#include "quipu/core/workers.h"
 
 namespace quipu {
 namespace {
+
+using detail::inside_parallel_for;
+using detail::Job;
+using detail::Workers;
 
 constexpr int max_threads = 1024;
 
 // Plain globals without destructors: statics of the user's may still run operators while the
 // program ends.
-constinit std::mutex pool_mutex;  // guards building and ending the pool
-class Workers;
+constinit std::mutex pool_mutex;                // guards building and ending the pool
 constinit std::atomic<Workers*> pool{nullptr};  // threads - 1 of them, built at first use
 constinit std::atomic<int> threads{0};          // 0: not known yet
 constinit bool ended = false;                   // the program is ending, run inline
-constinit thread_local bool inside_parallel_for = false;
 
 int count_cores() {
   cpu_set_t usable;
@@ -61,177 +54,18 @@ int count_default_threads() {
   return wanted == 0 ? count_cores() : wanted;
 }
 
-void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
-
-class InsideParallelFor {
- public:
-  InsideParallelFor() : outer_(inside_parallel_for) { inside_parallel_for = true; }
-  ~InsideParallelFor() { inside_parallel_for = outer_; }
-  InsideParallelFor(const InsideParallelFor&) = delete;
-  InsideParallelFor& operator=(const InsideParallelFor&) = delete;
-
- private:
-  bool outer_;
-};
-
-class Job {
- public:
-  Job(std::int64_t n, std::int64_t grain, std::int64_t chunks, detail::ChunkFunction f, int tasks)
-      : n_(n),
-        grain_(grain),
-        chunks_(chunks),
-        f_(f),
-        context_(thread_context()),
-        owners_(tasks + 1) {}
-
-  // Takes chunks until none is left.
-  void work() {
-    std::int64_t finished = 0;
-    {
-      InsideParallelFor inside;
-      for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
-        finished += run_chunk(i);
-      }
-    }
-    if (finished > 0 &&
-        finished_.fetch_add(finished, std::memory_order_acq_rel) + finished == chunks_)
-      finished_.notify_one();
-  }
-
-  // What a worker of the pool does: errors and the ledger see the caller's operator and scope.
-  void work_for_caller() {
-    ThreadContext& context = thread_context();
-    const ThreadContext outer = context;
-    context = context_;
-    work();
-    context = outer;
-    release();
-  }
-
-  void wait() {
-    // Chunks are short, and waking up costs more than some microseconds of looking.
-    for (int i = 0; i < 2000 && finished_.load(std::memory_order_acquire) != chunks_; ++i)
-      pause_briefly();
-    for (std::int64_t now; (now = finished_.load(std::memory_order_acquire)) != chunks_;)
-      finished_.wait(now, std::memory_order_acquire);
-  }
-
-  void release() {
-    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
-
-  std::exception_ptr take_exception() { return std::move(exception_); }
-
- private:
-  ~Job() = default;
-
-  // Returns how many chunks are thereby done with: after an exception, also those that nobody will
-  // take.
-  std::int64_t run_chunk(std::int64_t i) {
-    try {
-      f_(i * grain_, i == chunks_ - 1 ? n_ : (i + 1) * grain_);
-      return 1;
-    } catch (...) {
-      std::lock_guard lock(exception_mutex_);
-      // Chunks are taken in order and a taken one always runs, so the first of those that throw is
-      // always the same.
-      if (exception_ == nullptr || i < exception_chunk_) {
-        exception_ = std::current_exception();
-        exception_chunk_ = i;
-      }
-    }
-    const std::int64_t taken = next_.exchange(chunks_, std::memory_order_relaxed);
-    return 1 + std::max<std::int64_t>(0, chunks_ - taken);
-  }
-
-  const std::int64_t n_, grain_, chunks_;
-  const detail::ChunkFunction f_;
-  const ThreadContext context_;
-  std::exception_ptr exception_;
-  std::int64_t exception_chunk_ = 0;
-  std::mutex exception_mutex_;
-  std::atomic<int> owners_;
-  alignas(64) std::atomic<std::int64_t> next_{0};
-  alignas(64) std::atomic<std::int64_t> finished_{0};
-};
-
-class Workers {
- public:
-  explicit Workers(int count)
-      : seats_(std::make_unique<Seat[]>(static_cast<std::size_t>(count))), threads_(count) {}
-
-  int count() const { return threads_.NumThreads(); }
-
-  /// Hands a job to `wanted` workers, at most count(): first to those that have nothing to do. One
-  /// that has not even begun with what was left for it before is behind, and gets this one instead.
-  void hand_out(Job* job, int wanted) {
-    for (int i = 0; i < count() && wanted > 0; ++i) {
-      Job* found = open;
-      wanted -= seat(i).compare_exchange_strong(found, job, std::memory_order_acq_rel);
-    }
-    for (int i = 0; i < count() && wanted > 0; ++i) wanted -= leave(job, i);
-  }
-
- private:
-  struct alignas(64) Seat {
-    std::atomic<Job*> job{nullptr};  // null: asleep
-  };
-  inline static Job* const open = reinterpret_cast<Job*>(alignof(Job));  // awake, and no job yet
-
-  std::atomic<Job*>& seat(int i) { return seats_[static_cast<std::size_t>(i)].job; }
-
-  /// Leaves a job at a seat, in place of what may be there, unless it is this one.
-  bool leave(Job* job, int i) {
-    Job* found = seat(i).load(std::memory_order_relaxed);
-    do {
-      if (found == job) return false;
-    } while (!seat(i).compare_exchange_weak(found, job, std::memory_order_acq_rel));
-    if (found == nullptr) {
-      threads_.Schedule([this, i] { work(seat(i)); });
-    } else if (found != open) {
-      found->release();
-    }
-    return true;
-  }
-
-  static void work(std::atomic<Job*>& mine) {
-    Job* job = mine.exchange(open, std::memory_order_acq_rel);
-    while (job != nullptr) {
-      job->work_for_caller();
-      job = next(mine);
-    }
-  }
-
-  /// What is left at the seat, if something comes soon; else null, and the seat says so.
-  static Job* next(std::atomic<Job*>& mine) {
-    const auto end = std::chrono::steady_clock::now() + stays_awake;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (mine.load(std::memory_order_relaxed) != open) {
-          return mine.exchange(open, std::memory_order_acq_rel);
-        }
-        pause_briefly();
-      }
-    } while (std::chrono::steady_clock::now() < end);
-    Job* found = open;
-    if (mine.compare_exchange_strong(found, nullptr, std::memory_order_acq_rel)) return nullptr;
-    return mine.exchange(open, std::memory_order_acq_rel);
-  }
-
-  static constexpr std::chrono::microseconds stays_awake{200};
-  std::unique_ptr<Seat[]> seats_;
-  Eigen::ThreadPool threads_;
-};
-
 // The caller holds pool_mutex.
 void end_pool() {
   delete pool.exchange(nullptr);
+}
+
+// Null when there is no memory even for this.
+Workers* make_workers(int wanted) {
+  try {
+    return new Workers(wanted);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 
 // Null when the program is ending.
@@ -245,9 +79,17 @@ Workers* running_pool() {
       end_pool();
     }
   } at_exit;
+  // A forked child has the caller's thread alone. It begins with a pool of its own; the parent's
+  // cannot be joined, and its memory stays.
+  [[maybe_unused]] static const int at_fork =
+      pthread_atfork([] { pool_mutex.lock(); }, [] { pool_mutex.unlock(); },
+                     [] {
+                       pool.store(nullptr);
+                       pool_mutex.unlock();
+                     });
   std::lock_guard lock(pool_mutex);
   if (ended || num_threads() == 1) return nullptr;
-  if (pool.load() == nullptr) pool.store(new Workers(num_threads() - 1));
+  if (pool.load() == nullptr) pool.store(make_workers(num_threads() - 1));
   return pool.load();
 }
 
@@ -280,10 +122,11 @@ void detail::parallel_for(std::int64_t n, std::int64_t grain, ChunkFunction f) {
   const std::int64_t chunks = (n - 1) / grain + 1;
   const bool alone = chunks == 1 || inside_parallel_for || num_threads() == 1;
   Workers* const workers = alone ? nullptr : running_pool();
-  if (workers == nullptr) return run_inline(n, grain, chunks, f);
+  if (workers == nullptr || workers->count() == 0) return run_inline(n, grain, chunks, f);
 
   const int tasks = static_cast<int>(std::min<std::int64_t>(workers->count(), chunks - 1));
-  Job* const job = new Job(n, grain, chunks, f, tasks);
+  Job* const job = new (std::nothrow) Job(n, grain, chunks, f, tasks);
+  if (job == nullptr) return run_inline(n, grain, chunks, f);
   workers->hand_out(job, tasks);
   job->work();
   job->wait();

@@ -1,6 +1,7 @@
 #pragma once
 // The thread pool. Work is cut into chunks by size alone, never by the number of threads, so that
-// results are the same bits on one thread and on many.
+// results are the same bits on one thread and on many. Where the system gives fewer threads than
+// wanted, or none, work is done by those that there are; a forked child has a pool of its own.
 #include <cstdint>
 #include <type_traits>
 

@@ -19,20 +19,22 @@ void apply(const MemoryEvent& event, CategoryBytes& bytes) {
   if (event.to >= 0) bytes[static_cast<std::size_t>(event.to)] += event.bytes;
 }
 
-/// Of each group of events the one after which most was live, so that no peak is lost. On meta
-/// nothing takes time, and groups are of equal numbers of events; else of equal times.
+/// Of each group of events the one after which most was live, so that no peak is lost. Groups are
+/// of equal numbers of events and, except on meta, where nothing takes time, cut at equal times as
+/// well: a long pause leaves the rest its detail.
 std::vector<TimelinePoint> thinned(const EventLog& log, bool by_time) {
   std::vector<TimelinePoint> points{{0, 0, log.start}};
   if (log.events.empty()) return points;
-  const double end = by_time ? static_cast<double>(log.events.back().ns) + 1
-                             : static_cast<double>(log.events.size());
+  const auto end = static_cast<double>(log.events.size()),
+             end_ns = static_cast<double>(log.events.back().ns) + 1;
+  const auto slots = static_cast<double>(by_time ? most_points / 2 : most_points);
   CategoryBytes bytes = log.start;
   std::size_t group = 0, most = 0;
   for (std::size_t i = 0; i < log.events.size(); ++i) {
     const MemoryEvent& event = log.events[i];
     apply(event, bytes);
-    const double at = by_time ? static_cast<double>(event.ns) : static_cast<double>(i);
-    const auto now = 1 + static_cast<std::size_t>(at / end * most_points);
+    auto now = 1 + static_cast<std::size_t>(static_cast<double>(i) / end * slots);
+    if (by_time) now += static_cast<std::size_t>(static_cast<double>(event.ns) / end_ns * slots);
     const TimelinePoint point{i + 1, static_cast<double>(event.ns) * 1e-9, bytes};
     if (now != group) {
       points.push_back(point);

@@ -1,11 +1,17 @@
 #include "quipu/core/storage.h"
 
 #include "quipu/core/allocator.h"
+#include "quipu/core/error.h"
 
 namespace quipu {
 namespace {
 
 std::atomic<std::uint64_t> storages_made{0};
+
+std::size_t bytes_of(const Shape& shape, DType dtype) {
+  check_enum("dtype", dtype, DType::boolean);
+  return static_cast<std::size_t>(numel(shape)) * size_of(dtype);
+}
 
 }  // namespace
 
@@ -17,8 +23,7 @@ Storage::Storage(std::size_t bytes, Device device, Category category)
     : Storage(bytes, {static_cast<std::int64_t>(bytes)}, DType::u8, device, category) {}
 
 Storage::Storage(const Shape& shape, DType dtype, Device device, Category category)
-    : Storage(static_cast<std::size_t>(numel(shape)) * size_of(dtype), shape, dtype, device,
-              category) {}
+    : Storage(bytes_of(shape, dtype), shape, dtype, device, category) {}
 
 Storage::Storage(std::size_t bytes, const Shape& shape, DType dtype, Device device,
                  Category category)
@@ -27,6 +32,7 @@ Storage::Storage(std::size_t bytes, const Shape& shape, DType dtype, Device devi
       device_(device),
       category_(category),
       serial_(storages_made.fetch_add(1)) {
+  check_enum("category", category, Category::workspace);
   block_ = allocator_of(device).allocate(bytes, category, shape, dtype);
   if (block_) data_ = block_->data;
   if (category == Category::workspace) thread_context().workspace_bytes += bytes;
@@ -56,6 +62,7 @@ void Storage::relabel() {
 }
 
 void Storage::set_category(Category category) {
+  check_enum("category", category, Category::workspace);
   if (category_ == category) return;
   category_ = category;
   relabel();

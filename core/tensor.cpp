@@ -41,6 +41,7 @@ View Tensor::view() const {
 }
 
 void read_values(const Tensor& x, DType dtype, void* to) {
+  check_enum("dtype", dtype, DType::boolean);
   check(!x.device().is_meta(), "a tensor on ", x.device(),
         " has no values: they were never computed");
   if (x.numel() == 0) return;

@@ -38,4 +38,10 @@ struct Grad {
   static Grad add_to(const View& v) { return {v, true}; }
 };
 
+/// Whether any of these gradients has elements that somebody wants.
+template <class... Grads>
+bool any_elements(const Grads&... grads) {
+  return ((grads.wanted() && grads.view.numel() > 0) || ...);
+}
+
 }  // namespace quipu

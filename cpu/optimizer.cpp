@@ -4,6 +4,7 @@
 // the compute type are read and written where they lie. Every operand moves once: 28 bytes an
 // element for adamw in f32, 20 for lion and for sgd with momentum. Bound by memory.
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "quipu/core/parallel.h"
@@ -120,7 +121,9 @@ void update_all(const UpdateList& list, Make make) {
   if (list.skip.defined && *list.skip.as<bool>()) return;
   const double scale = list.scale.defined ? number_in(list.scale) : 1.0;
   for (const UpdateItem& item : list.items) {
-    if (item.step.defined) ++*item.step.as<std::int64_t>();
+    if (!item.step.defined) continue;
+    auto& step = *item.step.as<std::int64_t>();
+    step += step < std::numeric_limits<std::int64_t>::max();
   }
   parallel_for(list.numel, chunk, [&](std::int64_t begin, std::int64_t end) {
     for_each_item(

@@ -9,6 +9,7 @@
 // sass add_squares<4>: need LDG.E.128; forbid LD.E ST.E; registers 48; shared 64
 // sass .: forbid LD.E ST.E; registers 80; shared 64
 #include <cmath>
+#include <cstdint>
 
 #include "block.cuh"
 #include "geometry.h"
@@ -118,7 +119,8 @@ bool in_groups(const Layout<5>& layout, const Operands& in, int count) {
 __global__ void count_step(std::int64_t* step, Common common, AdamWOptions o,
                            StepFactors* factors) {
   if (common.skips()) return;
-  const auto count = static_cast<double>(++*step);
+  *step += *step < INT64_MAX;
+  const auto count = static_cast<double>(*step);
   factors->rate = o.lr / (1 - pow(o.beta1, count));
   factors->correction = 1 / sqrt(1 - pow(o.beta2, count));
 }

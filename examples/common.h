@@ -4,6 +4,8 @@
 #include <quipu/quipu.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
 #include <memory>
 
 inline const CLI::Range positive(1, 1'000'000'000, "positive");
@@ -45,18 +47,20 @@ inline void add_common_options(CLI::App& app, CommonOptions& o) {
   app.add_flag("--report", o.report, "print the model and who held memory at the peak");
 }
 
-/// Parses the options, seeds, and runs the program; an error is one message.
+/// Parses the options, seeds, and runs the program; an error is one message. A run that was stopped
+/// by a signal ends with the status that is usual for it.
 template <class Program>
 int run_program(CLI::App& app, int argc, char** argv, const CommonOptions& o,
                 const Program& program) {
   CLI11_PARSE(app, argc, argv);
   try {
     if (o.threads > 0) quipu::set_num_threads(o.threads);
+    if (!o.page.empty()) quipu::nn::RunPage::check_writable(o.page);
     quipu::manual_seed(o.seed);
     program();
-    return 0;
-  } catch (const quipu::Error& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    return quipu::nn::stop_requested() ? 128 + quipu::nn::stop_signal() : 0;
+  } catch (const std::exception& error) {  // fmt's, too, when the terminal is gone
+    std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
 }

@@ -33,6 +33,8 @@ struct Digits : nn::Module {
   }
 };
 
+constexpr std::int64_t learned = 1500;  // images; the others are to judge by
+
 struct Data {
   Tensor patches;  // (n, 16, 4), between 0 and 1
   Tensor label;    // (n)
@@ -45,8 +47,8 @@ struct Data {
 /// the digit.
 Data read_digits(const std::string& path, const nn::Place& place) {
   const Tensor table = nn::read_csv(path).values;
-  check(table.size(1) == 65 && table.size(0) > 297, path, " is a table of shape ", table.shape(),
-        ", but rows of 64 pixels and a label are wanted, and more than 297 of them");
+  check(table.size(1) == 65 && table.size(0) > learned, path, " is a table of shape ",
+        table.shape(), ", but rows of 64 pixels and a label are wanted, and more than ", learned);
   Generator fixed(1);
   const Tensor rows = index_select(table, 0, randperm(table.size(0), cpu, fixed));
   const Tensor pixels = (rows.slice(1, 0, 64) / 16).reshape({-1, 4, 2, 4, 2});
@@ -75,7 +77,7 @@ double accuracy(const Digits& model, const Data& data, std::int64_t batch, Devic
 void train(const Options& o) {
   const PeakMemory peak(o.device);
   const Data data = read_digits(o.data, {.device = o.data_device(), .dtype = o.dtype});
-  const Data seen = data.part(0, 1500), held_out = data.part(1500, data.label.size(0));
+  const Data seen = data.part(0, learned), held_out = data.part(learned, data.label.size(0));
   nn::Loader loader(nn::TensorDataset({seen.patches, seen.label}), {.batch_size = o.batch,
                                                                     .shuffle = true,
                                                                     .seed = o.seed,

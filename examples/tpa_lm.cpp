@@ -75,10 +75,15 @@ Tensor loss_of(const Lm& model, const Tensor& x, const Tensor& y) {
   return cross_entropy(model(x), y);
 }
 
-/// Of the last twentieth of the text, which is not learned.
+/// The last twentieth is not learned.
+struct Text {
+  explicit Text(const nn::TokenFiles& all)
+      : learned(all.part(0, 0.95)), held_out(all.part(0.95, 1)) {}
+  nn::TokenFiles learned, held_out;
+};
+
 double held_out_loss(const Lm& model, const nn::TokenFiles& text, std::int64_t batch) {
-  nn::Loader loader(text.part(0.95, 1),
-                    {.batch_size = batch, .shuffle = true, .device = model.device()});
+  nn::Loader loader(text, {.batch_size = batch, .shuffle = true, .device = model.device()});
   double total = 0;
   for (int i = 0; i < 8; ++i) {
     const auto [x, y] = loader.next<2>();
@@ -91,11 +96,11 @@ double held_out_loss(const Lm& model, const nn::TokenFiles& text, std::int64_t b
 struct Training {
   Training(const Options& o, Lm& lm, const nn::TokenFiles& text)
       : model(lm),
-        loader(text.part(0, 0.95), {.batch_size = o.batch,
-                                    .shuffle = true,
-                                    .seed = o.seed,
-                                    .drop_last = true,
-                                    .device = o.device}),
+        loader(text, {.batch_size = o.batch,
+                      .shuffle = true,
+                      .seed = o.seed,
+                      .drop_last = true,
+                      .device = o.device}),
         optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01}) {}
 
   nn::Checkpoint checkpoint(std::int64_t step) const {
@@ -132,8 +137,8 @@ struct Training {
 };
 
 /// False if it was stopped before its last step.
-bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMemory& peak) {
-  Training training(o, model, text);
+bool train(const Options& o, Lm& model, const Text& text, const PeakMemory& peak) {
+  Training training(o, model, text.learned);
   std::optional<nn::CheckpointFolder> folder;
   if (!o.checkpoints.empty()) folder.emplace(o.checkpoints);
   std::int64_t first = 0;
@@ -142,6 +147,7 @@ bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMe
     first = last->step;
     fmt::print("going on after step {}\n", first);
   }
+  if (folder && first < o.steps) folder->check_writable();
 
   const nn::Schedule fall = nn::cosine(o.lr, 0, o.steps);
   StepMemory memory(o);
@@ -161,11 +167,13 @@ bool train(const Options& o, Lm& model, const nn::TokenFiles& text, const PeakMe
     }
   }
   progress.finish();
-  if (stopped) return false;
-  const std::string score =
-      o.computes() ? fmt::format("{:.3f}", held_out_loss(model, text, o.batch)) : "";
-  finish_run(o, "Language model of bytes", model, progress, peak, memory, "held-out loss", score);
-  return true;
+  if (!stopped) {
+    const std::string score =
+        o.computes() ? fmt::format("{:.3f}", held_out_loss(model, text.held_out, o.batch)) : "";
+    finish_run(o, "Language model of bytes", model, progress, peak, memory, "held-out loss", score);
+  }
+  if (folder) check(folder->problem().empty(), folder->problem());  // the end of the run is lost
+  return !stopped;
 }
 
 Tensor as_tensor(const std::string& bytes, Device device) {
@@ -217,8 +225,9 @@ void write_text(const Lm& model, const Options& o) {
 
 void run(Options o) {
   if (o.files.empty()) o.files = own_sources();
-  const nn::TokenFiles text(o.files, {.sequence = o.sequence, .stride = 1});
-  fmt::print("{} bytes of text\n", text.tokens());
+  const nn::TokenFiles all(o.files, {.sequence = o.sequence, .stride = 1});
+  fmt::print("{} bytes of text\n", all.tokens());
+  const Text text(all);
   const PeakMemory peak(o.device);
   Lm model(o.place());
   for (Layer& layer : model.layers) layer.recomputes = o.recompute;

@@ -10,7 +10,8 @@
 using namespace quipu;
 
 constexpr std::int64_t frames = 4, side = 12, patch = 2, cells = side / patch, times = frames - 1;
-constexpr std::int64_t speed = 2;  // pixels a frame
+constexpr std::int64_t speed = 2;       // pixels a frame
+constexpr std::int64_t learned = 1500;  // digits that are seen in training
 
 using Layer = nn::TransformerLayer<nn::GatedLinearAttention>;
 
@@ -55,7 +56,10 @@ class MovingDigits : public nn::Dataset {
       : images_(nn::read_csv(path).values(rows, slice(0, 64)).to_vector()),
         size_(size),
         seed_(seed),
-        dtype_(dtype) {}
+        dtype_(dtype) {
+    check(!images_.empty(), path, " has too few rows: ", learned,
+          " are learned from, and others judge");
+  }
 
   std::int64_t size() const override { return size_; }
   nn::Batch make(std::int64_t count, Device device) const override {
@@ -116,8 +120,9 @@ void train(const Options& o) {
   const PeakMemory peak(o.device);
   // The videos to judge by are of digits that were never seen.
   const nn::LoaderOptions each{.batch_size = o.batch, .device = o.device};
-  nn::Loader loader(MovingDigits(o.data, slice(0, 1500), o.steps * o.batch, o.seed, o.dtype), each);
-  nn::Loader held_out(MovingDigits(o.data, slice(1500), o.judged, o.seed + 1, o.dtype), each);
+  nn::Loader loader(MovingDigits(o.data, slice(0, learned), o.steps * o.batch, o.seed, o.dtype),
+                    each);
+  nn::Loader held_out(MovingDigits(o.data, slice(learned), o.judged, o.seed + 1, o.dtype), each);
   Video model(o.place());
   for (Layer& layer : model.layers) layer.recomputes = o.recompute;
   nn::AdamW optimizer(model.parameters(), {.lr = o.lr, .weight_decay = 0.01});

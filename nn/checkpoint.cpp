@@ -188,6 +188,8 @@ Checkpoint load_checkpoint(const std::string& path) {
     }
   }
   checkpoint.step = whole_number(content.tensors, step_name);
+  check(checkpoint.step >= 0, path, ": its step is ", checkpoint.step,
+        ", but must not be negative");
   return checkpoint;
 }
 

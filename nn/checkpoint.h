@@ -41,6 +41,9 @@ Checkpoint load_checkpoint(const std::string& path);
 
 struct CheckpointFolderOptions {
   int keep = 3;  // how many are kept: older ones are removed when a newer one is on disk
+  /// A model with a NaN or an infinity is not saved, nor is it the newest one: nothing can go on
+  /// from it. False for models that hold some on purpose, masks for one.
+  bool finite = true;
   /// Where messages go; the standard error output unless set.
   std::function<void(const std::string& message)> say = {};
 };
@@ -67,11 +70,17 @@ class CheckpointFolder {
   explicit CheckpointFolder(std::string folder, CheckpointFolderOptions options = {});
 
   /// Saves under the name of its step, then removes what is not kept and what killed runs left
-  /// behind. Makes the folder. Throws Error.
+  /// behind. Makes the folder. Where the disk is full, older ones are removed before, the oldest
+  /// first, but never the newest valid one. Throws Error.
   void save(const Checkpoint& checkpoint);
   /// The same for a run that shall go on when the disk is full or gone: returns false, and says so
   /// once until it succeeds again. A checkpoint that could be written nowhere still throws.
   bool try_save(const Checkpoint& checkpoint);
+  /// Why the last try_save failed; empty if it did not. A run that ends with a problem has lost its
+  /// end: `check(folder.problem().empty(), folder.problem());`
+  const std::string& problem() const { return problem_; }
+  /// Throws Error, before a long run does, if nothing can be saved. Makes the folder.
+  void check_writable() const;
 
   /// The valid one with the highest step. Says which files it had to skip, and why.
   std::optional<Checkpoint> newest() const;
@@ -82,12 +91,17 @@ class CheckpointFolder {
 
  private:
   void say(const std::string& message) const;
-  void tidy(std::int64_t saved_step) const;
-  void write(const CheckpointContent& content, std::int64_t step);
+  void make_folder() const;
+  void remove_leftovers() const;
+  std::vector<std::int64_t> not_kept(std::int64_t saved_step) const;
+  bool make_room(std::int64_t step) const;
+  void check_model(const NamedTensors& model, const std::string& what) const;
+  Checkpoint load_valid(std::int64_t step) const;
+  void write(const CheckpointContent& content, std::int64_t step) const;
 
   std::string folder_;
   CheckpointFolderOptions options_;
-  bool failing_ = false;  // and has said so
+  std::string problem_;  // that was said
 };
 
 }  // namespace quipu::nn

@@ -4,7 +4,10 @@
 #include <filesystem>
 #include <system_error>
 
+#include "quipu/core/atomic_file.h"
 #include "quipu/core/context.h"
+#include "quipu/core/kernels.h"
+#include "quipu/core/safetensors_header.h"
 #include "quipu/nn/checkpoint.h"
 #include "quipu/nn/checkpoint_format.h"
 
@@ -77,50 +80,120 @@ void CheckpointFolder::say(const std::string& message) const {
   std::fprintf(stderr, "%s\n", message.c_str());
 }
 
-void CheckpointFolder::write(const CheckpointContent& content, std::int64_t step) {
+void CheckpointFolder::make_folder() const {
   std::error_code error;
   fs::create_directories(folder_, error);
   check(!error, "cannot make the folder ", folder_, ": ", error.message());
-  save_safetensors(path_of(step), content.tensors, content.metadata);
-  tidy(step);
 }
 
-/// A file with a higher step is left alone: the run went back behind it.
-void CheckpointFolder::tidy(std::int64_t saved_step) const {
+void CheckpointFolder::check_writable() const {
+  const OpScope op("CheckpointFolder");
+  make_folder();
+  const AtomicFile file(path_of(0));  // its temporary file goes away again
+}
+
+void CheckpointFolder::write(const CheckpointContent& content, std::int64_t step) const {
+  make_folder();
+  for (bool full = true; full;) {
+    try {
+      save_safetensors(path_of(step), content.tensors, content.metadata);
+      full = false;
+    } catch (const DiskFull&) {
+      if (!make_room(step)) throw;
+    }
+  }
   std::error_code ignored;  // what cannot be removed now will be tried again
-  std::vector<std::int64_t> older = steps();
-  std::erase_if(older, [&](std::int64_t step) { return step >= saved_step; });
-  const auto kept = std::min(older.size(), static_cast<std::size_t>(options_.keep) - 1);
-  older.resize(older.size() - kept);
-  for (const std::int64_t step : older) fs::remove(path_of(step), ignored);
+  for (const std::int64_t old : not_kept(step)) fs::remove(path_of(old), ignored);
+  remove_leftovers();
+}
+
+void CheckpointFolder::remove_leftovers() const {
+  std::error_code ignored;
   for (const std::string& name : names_in(folder_)) {
     if (is_leftover(name)) fs::remove(fs::path(folder_) / name, ignored);
   }
 }
 
+/// Too old once that of `saved_step` is there. A file with a higher step is left alone: the run
+/// went back behind it.
+std::vector<std::int64_t> CheckpointFolder::not_kept(std::int64_t saved_step) const {
+  std::vector<std::int64_t> older = steps();
+  std::erase_if(older, [&](std::int64_t step) { return step >= saved_step; });
+  const auto kept = std::min(older.size(), static_cast<std::size_t>(options_.keep) - 1);
+  older.resize(older.size() - kept);
+  return older;
+}
+
+/// Removes what a full disk can do without: what killed runs left behind, then the oldest file but
+/// the newest valid one. False if there is nothing left to remove.
+bool CheckpointFolder::make_room(std::int64_t step) const {
+  const std::size_t files = names_in(folder_).size();
+  remove_leftovers();
+  if (names_in(folder_).size() < files) return true;
+  std::vector<std::int64_t> there = steps();
+  const auto is_valid = [&](std::int64_t candidate) {
+    try {
+      load_valid(candidate);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  const auto newest = std::find_if(there.rbegin(), there.rend(), is_valid);
+  for (const std::int64_t old : there) {
+    std::error_code error;
+    if (old >= step || (newest != there.rend() && old == *newest)) continue;
+    if (!fs::remove(path_of(old), error)) continue;
+    say("the disk is full: removed " + path_of(old) + " to make room");
+    return true;
+  }
+  return false;
+}
+
+void CheckpointFolder::check_model(const NamedTensors& model, const std::string& what) const {
+  if (!options_.finite) return;
+  for (const auto& [name, tensor] : model) {
+    const std::int64_t bad = first_nonfinite(tensor);
+    check(bad < 0, what, ": element ", bad, " of ", quoted_name(name), ' ', tensor.shape(),
+          " is NaN or infinite, and nothing can go on from that; set the option finite to false "
+          "if it is meant to be");
+  }
+}
+
+/// Throws Error where it is damaged or of no use.
+Checkpoint CheckpointFolder::load_valid(std::int64_t step) const {
+  Checkpoint checkpoint = load_checkpoint(path_of(step));
+  check(checkpoint.step == step, path_of(step), ": the file is of step ", checkpoint.step);
+  check_model(checkpoint.model, path_of(step));
+  return checkpoint;
+}
+
 void CheckpointFolder::save(const Checkpoint& checkpoint) {
   const OpScope op("CheckpointFolder");
-  write(content_of(checkpoint), checkpoint.step);
-  failing_ = false;
+  const CheckpointContent content = content_of(checkpoint);
+  check_model(checkpoint.model, detail::concat("the model of step ", checkpoint.step));
+  write(content, checkpoint.step);
+  problem_.clear();
 }
 
 bool CheckpointFolder::try_save(const Checkpoint& checkpoint) {
   const OpScope op("CheckpointFolder");
   const CheckpointContent content = content_of(checkpoint);
+  const bool said = !problem_.empty();
   try {
+    check_model(checkpoint.model, "the model");
     write(content, checkpoint.step);
-    failing_ = false;
+    problem_.clear();
     return true;
   } catch (const Error& error) {
-    if (!std::exchange(failing_, true)) {
-      const std::vector<std::int64_t> there = steps();
-      say(detail::concat("no checkpoint of step ", checkpoint.step, ": ", error.what(),
-                         "; the run goes on, ",
-                         there.empty() ? "but there is no older one"
-                                       : "and the newest one stays " + path_of(there.back())));
-    }
-    return false;
+    problem_ = detail::concat("no checkpoint of step ", checkpoint.step, ": ", error.what());
   }
+  if (said) return false;
+  const std::vector<std::int64_t> there = steps();
+  say(problem_ + "; the run goes on, " +
+      (there.empty() ? "but there is no older one"
+                     : "and the newest one stays " + path_of(there.back())));
+  return false;
 }
 
 std::optional<Checkpoint> CheckpointFolder::newest() const {
@@ -133,9 +206,7 @@ std::optional<Checkpoint> CheckpointFolder::newest() const {
   std::vector<std::int64_t> candidates = steps();
   for (auto step = candidates.rbegin(); step != candidates.rend(); ++step) {
     try {
-      Checkpoint checkpoint = load_checkpoint(path_of(*step));
-      check(checkpoint.step == *step, path_of(*step), ": the file is of step ", checkpoint.step);
-      return checkpoint;
+      return load_valid(*step);
     } catch (const Error& error) {
       say(detail::concat("skipped a checkpoint: ", error.what()));
     }

@@ -24,6 +24,8 @@ namespace {
 constexpr std::size_t read_bytes = std::size_t{1} << 18;
 constexpr std::size_t longest_line = std::size_t{1} << 26;
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+// A short gzip file can say any number of them, and names take far more memory than their commas.
+constexpr std::size_t most_columns = std::size_t{1} << 20;
 
 /// The lines of a file, one by one.
 class Lines {
@@ -225,6 +227,8 @@ std::size_t for_each_field(std::string_view line, char separator, Place place, F
   std::string unquoted;
   bool more = true;
   for (; more; ++place.column) {
+    check(place.column <= most_columns, place.path, " line ", place.line,
+          ": the line has more than ", most_columns, " columns");
     const std::string_view field = next_field(line, separator, more, unquoted, place);
     f(field, place);
   }

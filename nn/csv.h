@@ -20,8 +20,9 @@ struct CsvTable {
 
 /// Reads a file that is plain or packed with gzip; its content decides. Lines end with LF or CRLF,
 /// empty ones are skipped. Fields may stand in double quotes, with "" for one inside; blanks around
-/// them are ignored. A row of another length, a field that is no finite number, a gzip file that is
-/// cut off and a table without rows are errors that name the file, the line and the column.
+/// them are ignored. A table has at most 2^20 columns. A row of another length, a field that is no
+/// finite number, a gzip file that is cut off and a table without rows are errors that name the
+/// file, the line and the column.
 CsvTable read_csv(const std::string& path, const CsvOptions& options = {});
 
 }  // namespace quipu::nn

@@ -8,15 +8,9 @@
 namespace quipu::nn {
 namespace {
 
-bool all_finite(const Tensor& x) {
-  std::int64_t bad = -1;
-  find_nonfinite_kernel(x, &bad);
-  return bad < 0;
-}
-
 std::string reason(const std::function<void()>& rerun, const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters) {
-    if (!all_finite(parameter)) {
+    if (first_nonfinite(parameter) >= 0) {
       return "parameter " + name +
              " is not finite already: the update before went wrong; try a smaller learning rate, "
              "or clip gradients";

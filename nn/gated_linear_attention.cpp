@@ -2,6 +2,7 @@
 
 #include <numbers>
 
+#include "quipu/nn/width.h"
 #include "quipu/ops/norm.h"
 
 namespace quipu::nn {
@@ -24,6 +25,7 @@ GatedLinearAttention::GatedLinearAttention(std::int64_t features,
                                            const Place& place)
     : options(wanted) {
   const std::int64_t heads = options.heads, axes = options.grid.size();
+  check_width("GatedLinearAttention: features", features);
   check(heads > 0 && features > 0 && features % heads == 0, "GatedLinearAttention: ", features,
         " features do not fall into ", heads, " equal heads");
   check(axes > 0, "GatedLinearAttention: the grid has no axes; a plain sequence of n is {n}");

@@ -42,8 +42,11 @@ struct Plan {
   std::pair<std::int64_t, std::int64_t> range(std::int64_t batch) const {
     const std::int64_t begin = batch * per_step();
     const std::int64_t count = std::min(per_step(), samples - begin);
-    return {begin + count * options.rank / options.world,
-            begin + count * (options.rank + 1) / options.world};
+    return {begin + share(count, options.rank), begin + share(count, options.rank + 1)};
+  }
+  /// count * part / world, without overflow.
+  std::int64_t share(std::int64_t count, std::int64_t part) const {
+    return count / options.world * part + count % options.world * part / options.world;
   }
   /// Where values can be filled in.
   Batch make(const BatchPosition& position) const {
@@ -93,6 +96,7 @@ struct Loader::Impl {
 };
 
 Batch Loader::Impl::take_prefetched() {
+  if (prefetcher && !prefetcher->of_this_process()) prefetcher.reset();
   if (!prefetcher) {
     ahead = position;
     prefetcher = std::make_unique<Prefetcher>(
@@ -162,7 +166,8 @@ void Loader::load_state(const NamedTensors& state) {
   }
   check(different.empty(), "the position belongs to other data or options: ", different);
   const BatchPosition position{whole_number(state, "epoch"), whole_number(state, "batch")};
-  check(position.epoch >= 0 && position.batch >= 0 && position.batch < batches_per_epoch(),
+  check(position.epoch >= 0 && position.epoch <= most_steps && position.batch >= 0 &&
+            position.batch < batches_per_epoch(),
         "batch ", position.batch, " of epoch ", position.epoch, " is no position; an epoch has ",
         batches_per_epoch(), " batches");
   const std::int64_t seed = whole_number(state, "seed");

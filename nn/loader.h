@@ -32,7 +32,9 @@ struct LoaderOptions {
 ///     const auto [x, y] = loader.next<2>();
 ///
 /// Batches are made in the memory scope of the caller. The loader itself holds `prefetch` of them
-/// from the first call of next() on.
+/// from the first call of next() on. Where no thread can be started, batches are filled in next().
+/// In a forked child it goes on from its position with a thread of its own; locks that the data set
+/// has must allow for that.
 class Loader {
  public:
   Loader(std::shared_ptr<const Dataset> data, const LoaderOptions& options = {});

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "quipu/autograd/knot.h"
+#include "quipu/nn/named_state.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/compare.h"
 
@@ -61,6 +62,13 @@ NamedTensors LossScale::state() const {
 
 void LossScale::load_state(const NamedTensors& state) {
   const Tensor &scale = entry(state, "scale"), &good = entry(state, "good_updates");
+  check_counter("LossScale", "good_updates", good);
+  check(scale.numel() == 1, "LossScale: scale of the state has shape ", scale.shape(),
+        ", but one number is wanted");
+  if (!scale.device().is_meta()) {
+    check(scale.item() >= smallest && scale.item() <= largest, "LossScale: scale of the state is ",
+          scale.item(), ", but must lie between ", smallest, " and ", largest);
+  }
   const NoGrad pause;
   scale_.copy_from(scale);
   good_updates_.copy_from(good);

@@ -1,5 +1,6 @@
 #include "quipu/nn/mlp.h"
 
+#include "quipu/nn/width.h"
 #include "quipu/ops/act.h"
 #include "quipu/ops/gelu.h"
 #include "quipu/ops/swiglu.h"
@@ -8,7 +9,11 @@ namespace quipu::nn {
 namespace {
 
 std::int64_t hidden_of(std::int64_t features, const MLPOptions& options) {
-  if (options.hidden > 0) return options.hidden;
+  check_width("MLP: features", features);
+  if (options.hidden != 0) {
+    check_width("MLP: hidden", options.hidden);
+    return options.hidden;
+  }
   return options.kind == MLPKind::swiglu ? (8 * features + 2) / 3 : 4 * features;
 }
 
@@ -27,6 +32,7 @@ Tensor activated(const Tensor& h, MLPKind kind) {
 
 MLP::MLP(std::int64_t features, const MLPOptions& options, const Place& place)
     : kind(options.kind), drop(options.dropout) {
+  check_enum("MLP: kind", kind, MLPKind::swiglu);
   const std::int64_t hidden = hidden_of(features, options);
   const std::int64_t made = kind == MLPKind::swiglu ? 2 * hidden : hidden;
   up = Linear(features, made, {.bias = options.bias}, place);

@@ -80,6 +80,15 @@ std::int64_t whole_number(const NamedTensors& state, std::string_view name) {
   return tensor->item_int();
 }
 
+void check_counter(const char* whose, const std::string& name, const Tensor& counter) {
+  check(counter.dtype() == i64 && counter.numel() == 1, whose, ": ", quoted_name(name),
+        " of the state is ", describe(counter), ", not one i64 number");
+  if (counter.device().is_meta()) return;
+  const std::int64_t count = counter.item_int();
+  check(count >= 0 && count <= most_steps, whose, ": ", quoted_name(name), " of the state is ",
+        count, ", but a count lies between 0 and 2^53");
+}
+
 NamedTensors add_prefix(std::string_view prefix, const NamedTensors& state) {
   NamedTensors prefixed;
   prefixed.reserve(state.size());
@@ -106,6 +115,7 @@ std::string LoadReport::text() const {
 
 LoadReport load_into(const NamedTensors& target, const NamedTensors& source, Loading loading) {
   const OpScope op("load");
+  check_enum("loading", loading, Loading::partial);
   const ByName wanted = by_name("target", target), given = by_name("source", source);
   LoadReport report;
   for (const auto& entry : target) {

@@ -22,6 +22,12 @@ NamedTensors add_prefix(std::string_view prefix, const NamedTensors& state);
 /// The tensors whose names begin with `prefix`, without it.
 NamedTensors take_prefix(std::string_view prefix, const NamedTensors& state);
 
+/// The most that a counter may begin with: it can go on for ever, and is exact as a double.
+inline constexpr std::int64_t most_steps = std::int64_t{1} << 53;
+/// An error that names `whose` and `name` unless it is one i64 number from 0 to most_steps. On meta
+/// there is no number to look at.
+void check_counter(const char* whose, const std::string& name, const Tensor& counter);
+
 enum class Loading { strict, partial };
 
 /// Names that found no partner; in the order of the target and of the source.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "quipu/autograd/knot.h"
+#include "quipu/nn/named_state.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/compare.h"
 
@@ -116,6 +117,7 @@ void Optimizer::apply(const GradientControl& control) {
 }
 
 void Optimizer::zero_grad(ZeroGrad how) {
+  check_enum("zero_grad: how", how, ZeroGrad::keep);
   const NoGrad pause;
   for (const auto& [name, parameter] : parameters_) {
     const Tensor gradient = parameter.grad();
@@ -182,6 +184,9 @@ void Optimizer::load_state(const NamedTensors& state) {
     if (!wanted) problems += "\n  left over: " + name;
   }
   check(problems.empty(), kind_, ": the state is of another optimizer or model:", problems);
+  for (const auto& [name, tensor] : own) {
+    if (name.ends_with(".step")) check_counter(kind_, name, given.at(name));
+  }
   const NoGrad pause;
   set_lr(given.at("lr").item());
   for (const auto& [name, tensor] : own) {

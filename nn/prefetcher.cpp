@@ -1,56 +1,77 @@
 #include "quipu/nn/prefetcher.h"
 
+#include <unistd.h>
+
+#include <exception>
 #include <utility>
 
 namespace quipu::nn {
 
-Prefetcher::Prefetcher(Fill fill) : fill_(std::move(fill)), thread_([this] { run(); }) {}
+Prefetcher::Prefetcher(Fill fill) : self_(std::make_unique<Shared>()), process_(::getpid()) {
+  self_->fill = std::move(fill);
+  try {
+    self_->thread = std::thread([shared = self_.get()] { shared->run(); });
+  } catch (const std::exception&) {  // there is none to be had, or no memory for it
+  }
+}
 
 Prefetcher::~Prefetcher() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+  if (!of_this_process()) {
+    self_->queue.clear();
+    // Locks and conditions still wait for a thread of the parent: they cannot be destroyed.
+    static_cast<void>(self_.release());
+    return;
   }
-  work_.notify_one();
-  thread_.join();
+  {
+    const std::lock_guard lock(self_->mutex);
+    self_->stop = true;
+  }
+  self_->work.notify_one();
+  if (self_->thread.joinable()) self_->thread.join();
+}
+
+bool Prefetcher::of_this_process() const {
+  return process_ == ::getpid();
 }
 
 void Prefetcher::push(const BatchPosition& position, Batch batch) {
   {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back({position, std::move(batch), false, {}});
+    const std::lock_guard lock(self_->mutex);
+    self_->queue.push_back({position, std::move(batch), false, {}});
   }
-  work_.notify_one();
+  self_->work.notify_one();
 }
 
 Batch Prefetcher::take() {
-  std::unique_lock lock(mutex_);
-  filled_.wait(lock, [&] { return queue_.front().filled; });
-  Entry entry = std::move(queue_.front());
-  queue_.pop_front();
-  --started_;
+  std::unique_lock lock(self_->mutex);
+  const bool alone = !self_->thread.joinable();
+  self_->filled.wait(lock, [&] { return alone || self_->queue.front().filled; });
+  Entry entry = std::move(self_->queue.front());
+  self_->queue.pop_front();
+  if (!alone) --self_->started;
   lock.unlock();
+  if (alone) self_->fill(entry.position, entry.batch);
   if (entry.error) std::rethrow_exception(entry.error);
   return std::move(entry.batch);
 }
 
-void Prefetcher::run() {
-  std::unique_lock lock(mutex_);
+void Prefetcher::Shared::run() {
+  std::unique_lock lock(mutex);
   for (;;) {
-    work_.wait(lock, [&] { return stop_ || started_ < queue_.size(); });
-    if (stop_) return;
-    Entry& entry = queue_[started_++];
+    work.wait(lock, [&] { return stop || started < queue.size(); });
+    if (stop) return;
+    Entry& entry = queue[started++];
     lock.unlock();
     std::exception_ptr error;
     try {
-      fill_(entry.position, entry.batch);
+      fill(entry.position, entry.batch);
     } catch (...) {
       error = std::current_exception();
     }
     lock.lock();
     entry.error = std::move(error);
     entry.filled = true;
-    filled_.notify_one();
+    filled.notify_one();
   }
 }
 

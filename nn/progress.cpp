@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "quipu/core/memory.h"
+#include "quipu/nn/named_state.h"
 #include "quipu/nn/progress_line.h"
 
 namespace quipu::nn {
@@ -65,8 +66,9 @@ Progress::Progress(const ProgressOptions& options)
       utf8_(terminal_takes_utf8()),
       start_(std::chrono::steady_clock::now()),
       done_(options.first_step) {
-  check(options.steps >= 0 && options.first_step >= 0, "Progress: steps is ", options.steps,
-        " and first_step is ", options.first_step, ", but they count from 0");
+  check(options.steps >= 0 && options.first_step >= 0 && options.first_step <= most_steps,
+        "Progress: steps is ", options.steps, " and first_step is ", options.first_step,
+        ", but they count from 0, and a run begins at no more than 2^53");
   if (!options.log.empty()) log_.emplace(options.log, options.first_step, options.unit);
   recent_.push_back({0, 0, done_});
 }
@@ -119,6 +121,7 @@ StepRecord Progress::record(double now, const Tensor& loss, const StepReport& re
 }
 
 void Progress::step(const Tensor& loss, const StepReport& report) {
+  check_metric_names(report.extra, options_.unit);
   const double now = seconds();
   ++done_;
   count_ += report.count;

@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "quipu/core/error.h"
+#include "quipu/core/safetensors_header.h"
 
 namespace quipu::nn {
 namespace {
@@ -25,10 +27,27 @@ std::int64_t bytes_until(const std::string& path, std::int64_t last_step) {
   return bytes;
 }
 
+std::string rate_name(const std::string& unit) {
+  return unit + "_per_second";
+}
+
 }  // namespace
 
+void check_metric_names(const std::vector<std::pair<std::string, double>>& extra,
+                        const std::string& unit) {
+  if (extra.empty()) return;
+  std::vector<std::string> taken{"step",       "loss",    "lr",           "memory_bytes",
+                                 "peak_bytes", "seconds", rate_name(unit)};
+  for (const auto& entry : extra) {
+    const bool fresh = std::find(taken.begin(), taken.end(), entry.first) == taken.end();
+    check(fresh, "Progress: a metric cannot be called ", quoted_name(entry.first),
+          ": a step has that already; give it another name");
+    taken.push_back(entry.first);
+  }
+}
+
 RunLog::RunLog(const std::string& path, std::int64_t first_step, const std::string& unit)
-    : rate_name_(unit + "_per_second") {
+    : rate_name_(rate_name(unit)) {
   const std::int64_t kept = first_step > 0 ? bytes_until(path, first_step) : 0;
   file_.reset(std::fopen(path.c_str(), kept > 0 ? "r+" : "w"));
   const bool ok = file_ != nullptr && (kept == 0 || (ftruncate(fileno(file_.get()), kept) == 0 &&
@@ -47,7 +66,8 @@ bool RunLog::write(const StepRecord& record) {
   entry["memory_bytes"] = record.memory;
   entry["peak_bytes"] = record.peak;
   entry["seconds"] = record.seconds;
-  const std::string line = entry.dump() + "\n";
+  const auto not_utf8 = nlohmann::ordered_json::error_handler_t::replace;
+  const std::string line = entry.dump(-1, ' ', false, not_utf8) + "\n";
   const bool ok = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
                   std::fflush(file_.get()) == 0;
   if (!ok) file_.reset();

@@ -21,6 +21,10 @@ struct StepRecord {
   std::vector<std::pair<std::string, double>> extra = {};
 };
 
+/// An error if a metric is called as something else that the log has of a step, or as another one.
+void check_metric_names(const std::vector<std::pair<std::string, double>>& extra,
+                        const std::string& unit);
+
 class RunLog {
  public:
   /// Begins the file, or goes on with it after step `first_step`: what it has of later steps, from

@@ -236,6 +236,10 @@ std::string RunPage::html() const {
   return page + "</body>\n</html>\n";
 }
 
+void RunPage::check_writable(const std::string& path) {
+  const AtomicFile file(path);  // its temporary file goes away again
+}
+
 void RunPage::save(const std::string& path) const {
   const std::string page = html();
   AtomicFile file(path);

@@ -30,6 +30,8 @@ class RunPage {
   std::string html() const;
   /// Writes the page, or leaves what was at `path` and throws Error.
   void save(const std::string& path) const;
+  /// Throws Error, before a long run does, if no page can be written there.
+  static void check_writable(const std::string& path);
 
  private:
   std::string title_;

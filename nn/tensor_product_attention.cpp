@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "quipu/nn/width.h"
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/attention.h"
 #include "quipu/ops/join.h"
@@ -31,8 +32,12 @@ TensorProductAttention::TensorProductAttention(std::int64_t features,
         " are given, but both must be positive");
   if (options.head_dim == 0) options.head_dim = features / h;
   const std::int64_t d = options.head_dim;
+  check_width("TensorProductAttention: features", features);
+  check_width("TensorProductAttention: heads", h);
+  check_width("TensorProductAttention: rank", r);
   check(d > 0 && d % 2 == 0, "TensorProductAttention: head_dim is ", d,
         ", but rotating pairs features and needs a positive even number");
+  check_width("TensorProductAttention: head_dim", d);
   factors = Linear(features, h * r + r * d + 2 * (h + d), {.bias = false}, place);
   out = Linear(h * d, features, {.bias = false}, place);
   theta = make_buffer(rotary_angles(d / 2, options.base, place));

@@ -48,6 +48,7 @@ TokenFiles::TokenFiles(const std::vector<std::string>& paths, const TokenOptions
   check(options.sequence > 0 && options.sequence < std::int64_t{1} << 40, "sequence is ",
         options.sequence, ", but a window has at least one token and less than 2^40");
   check(options.stride >= 0, "stride is ", options.stride, ", but must not be negative");
+  check_enum("type", options.type, TokenType::i64);
   check(options.vocabulary >= 0, "vocabulary is ", options.vocabulary,
         ", but must not be negative");
   if (options.stride == 0) options_.stride = options.sequence;

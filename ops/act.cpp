@@ -16,6 +16,7 @@ constexpr Act all_acts[] = {Act::none, Act::relu, Act::sigmoid, Act::silu, Act::
 /// The axis of softmax, 0 for the others.
 int check_act(const Tensor& x, Act kind, std::optional<int> dim) {
   check_floating("x", x.dtype());
+  check_enum("kind", kind, Act::softmax);
   if (kind == Act::softmax) {
     check(dim.has_value(), "softmax needs a dim");
     return wrap_dim(*dim, x.dim());
@@ -68,7 +69,7 @@ struct ActRule {
 
 const char* name_of(Act kind) {
   constexpr const char* names[] = {"none", "relu", "sigmoid", "silu", "softmax"};
-  return names[static_cast<int>(kind)];
+  return kind <= Act::softmax ? names[static_cast<int>(kind)] : "no activation";
 }
 
 Act act_named(std::string_view name) {

@@ -63,6 +63,7 @@ Plan check_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Plan& plan,
               const Tensor& lse) {
   const Tensor o = empty(plan.output, q.dtype(), q.device());
+  if (o.numel() == 0 && !lse.defined()) return o;
   attention_forward({q, k, v, plan.causal, plan.scale}, o, view_of(lse));
   return o;
 }
@@ -70,6 +71,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Plan& pla
 /// v and o may be undefined where only v wants a gradient.
 void undo(const Tensor& q, const Tensor& k, const View& v, const Plan& plan, const View& o,
           const Tensor& lse, const Tensor& d_o, const AttentionGrads& d) {
+  if (!any_elements(d.q, d.k, d.v)) return;
   const DType wide = compute_type(q.dtype());
   Tensor mean, partial;
   if (d.q.wanted() || d.k.wanted()) mean = workspace(plan.rows(), wide, q.device());
@@ -166,9 +168,7 @@ void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
   check_grad("q", d.q, q);
   check_grad("k", d.k, k);
   check_grad("v", d.v, v);
-  if (d.q.wanted() || d.k.wanted() || d.v.wanted()) {
-    undo(q, k, v, plan, output.o, output.lse, d_o, d);
-  }
+  undo(q, k, v, plan, output.o, output.lse, d_o, d);
 }
 
 }  // namespace quipu

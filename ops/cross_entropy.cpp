@@ -16,6 +16,7 @@ void check_cross_entropy(const char* name, const Tensor& x, const Tensor& target
                          const CrossEntropyOptions& options) {
   check(options.label_smoothing >= 0 && options.label_smoothing <= 1, "label_smoothing is ",
         options.label_smoothing, ", but a share lies between 0 and 1");
+  check_enum("reduction", options.reduction, LossReduction::none);
   check_floating(name, x.dtype());
   check_index("targets", targets);
   check_same_device(name, x, "targets", targets);
@@ -98,6 +99,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
 
 Tensor cross_entropy_composed(const Tensor& logits, const Tensor& targets,
                               const CrossEntropyOptions& options) {
+  check_cross_entropy("logits", logits, targets, options);
   const Tensor z = logits.to(compute_type(logits.dtype()));
   const std::int64_t never = -1;  // no class either
   const Tensor counts = ne(targets, options.ignore_index.value_or(never));

@@ -10,7 +10,6 @@ namespace {
 /// Which gradients are wanted.
 struct Wants {
   bool q, k, v, g;
-  bool any() const { return q || k || v || g; }
 };
 
 /// What backward needs for them.
@@ -61,6 +60,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
 
 /// An activation without a position encoding.
 RowEncoding encoding_of(const char* name, Act act, std::optional<int> dim) {
+  check_enum((std::string(name) + "_act").c_str(), act, Act::softmax);
   RowEncoding encoding;
   encoding.act = act;
   if (act != Act::softmax) {
@@ -128,6 +128,8 @@ void check_lrpe(const Tensor& q, const Tensor& k, const FlaoOptions& options) {
 FlaoEncodings plan(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                    const FlaoOptions& options) {
   check_inputs(q, k, v, g);
+  check_enum("lrpe", options.lrpe, FlaoLrpe::cosine_md);
+  check_enum("keep", options.keep, FlaoKeep::kv_and_qkv);
   FlaoEncodings encodings{encoding_of("q", options.q_act, options.q_dim),
                           encoding_of("k", options.k_act, options.k_dim),
                           encoding_of("v", options.v_act, options.v_dim),
@@ -176,6 +178,7 @@ View view_of(const Saved& x) {
 /// Makes what is neither saved nor wanted longer than this.
 void run_backward(FlaoSaved saved, const FlaoSizes& sizes, const Needs& needs, const Tensor& d_o,
                   const FlaoGrads& d, const FlaoEncodings& encodings) {
+  if (!any_elements(d.q, d.k, d.v, d.g)) return;
   const DType dtype = compute_type(d_o.dtype());
   const Shape kv_shape{d_o.size(0), d_o.size(1), sizes.width, sizes.e};
   saved.sizes = sizes;
@@ -225,8 +228,10 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
   const Tensor o = empty(g.shape(), g.dtype(), g.device());
   const Tensor space =
       space_of(q, sizes, encodings, false, !flao_sums_fit_output(sizes, q.dtype()));
-  flao_forward(q, k, v, g, kv, view_of(qkv), o, view_of(space),
-               with_theta(encodings, view_of(options.theta)));
+  if (o.numel() > 0 || (needs.keep_kv && kv.numel() > 0)) {
+    flao_forward(q, k, v, g, kv, view_of(qkv), o, view_of(space),
+                 with_theta(encodings, view_of(options.theta)));
+  }
   return tie(o, {q, k, v, g},
              FlaoRule{save_if(needs.q, q), save_if(needs.k, k), save_if(needs.v, v),
                       save_if(needs.g, g), save_if(needs.theta, options.theta),
@@ -251,7 +256,6 @@ void flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   check_grad("d_v", d_v, v);
   check_grad("d_g", d_g, g);
   const Wants wants{d_q.wanted(), d_k.wanted(), d_v.wanted(), d_g.wanted()};
-  if (!wants.any()) return;
   run_backward({q, k, v, g, {}, false, {}, {}}, sizes_of(q.shape(), v.shape(), encodings),
                Needs(wants, encodings, FlaoKeep::nothing), d_o, {d_q, d_k, d_v, d_g},
                with_theta(encodings, view_of(options.theta)));

@@ -29,6 +29,7 @@ Tensor encode(const Tensor& y, const FlaoOptions& options, std::int64_t offset) 
 
 Tensor flao_composed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                      const FlaoOptions& options) {
+  check_enum("lrpe", options.lrpe, FlaoLrpe::cosine_md);
   const Tensor q_row =
       encode(act_composed(q, options.q_act, options.q_dim), options, options.offset);
   const Tensor k_row = encode(act_composed(k, options.k_act, options.k_dim), options, 0);

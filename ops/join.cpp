@@ -46,7 +46,8 @@ Shape joined_shape(const std::vector<Tensor>& tensors, int axis) {
     for (int d = 0; fits && d < shape.size(); ++d) fits = d == axis || other[d] == shape[d];
     check(fits, "tensor ", i, " has shape ", other, ", but tensor 0 has shape ", tensors[0].shape(),
           " (they must agree in all dimensions but ", axis, ")");
-    shape[axis] += other[axis];
+    check(!__builtin_add_overflow(shape[axis], other[axis], &shape[axis]),
+          "the sizes in dimension ", axis, " add up to more than 2^63");
   }
   return shape;
 }
@@ -101,7 +102,7 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t size, int dim) {
   const int axis = wrap_dim(dim, x.dim());
   check(size > 0, "size is ", size, ", but must be positive");
   std::vector<std::int64_t> sizes;
-  for (std::int64_t left = x.size(axis); left > 0; left -= size)
+  for (std::int64_t left = x.size(axis); left > 0; left -= sizes.back())
     sizes.push_back(std::min(left, size));
   if (sizes.empty()) sizes.push_back(0);
   return cut(x, sizes, axis);
@@ -113,7 +114,7 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
   std::int64_t total = 0;
   for (const std::int64_t size : sizes) {
     check(size >= 0, "sizes has the entry ", size, ", but none may be negative");
-    total += size;
+    check(!__builtin_add_overflow(total, size, &total), "sizes add up to more than 2^63");
   }
   check(total == x.size(axis), "sizes add up to ", total, ", but x has shape ", x.shape(),
         " (size ", x.size(axis), " in dimension ", dim, ")");

@@ -4,6 +4,7 @@
 
 #include "quipu/ops/checks.h"
 #include "quipu/ops/lrpe_kernels.h"
+#include "quipu/ops/lrpe_support.h"
 #include "quipu/ops/pointwise_support.h"
 
 namespace quipu {
@@ -46,6 +47,7 @@ void check_tensors(const Tensor& x, const Tensor& theta, std::int64_t heads) {
 
 /// Whether softmax goes over the sequence.
 bool check_act(const Tensor& x, Act act, std::optional<int> dim, int sequence) {
+  check_enum("act", act, Act::softmax);
   if (act != Act::softmax) {
     check(!dim.has_value(), act, " was given dim ", dim.value_or(0),
           ", but only softmax takes one");
@@ -157,6 +159,15 @@ void backward_checked(const Tensor& x, const Tensor& theta, const Tensor& d_o, c
 }
 
 }  // namespace
+
+void check_lrpe(LrpeKind kind, const Tensor& x, const Tensor& theta, const LrpeOptions& options) {
+  static_cast<void>(plan_1d(kind, x, theta, options));
+}
+
+void check_lrpe_md(const Tensor& x, const Tensor& theta, const Shape& shape,
+                   const LrpeMdOptions& options) {
+  static_cast<void>(plan_md(x, theta, shape, options));
+}
 
 Tensor lrpe_rotate(const Tensor& x, const Tensor& theta, const LrpeOptions& options) {
   const OpScope op("lrpe_rotate");

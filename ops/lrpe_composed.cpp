@@ -2,7 +2,7 @@
 // and the activation is rounded before it is encoded.
 #include "quipu/ops/arithmetic.h"
 #include "quipu/ops/join.h"
-#include "quipu/ops/lrpe.h"
+#include "quipu/ops/lrpe_support.h"
 #include "quipu/ops/unary.h"
 
 namespace quipu {
@@ -13,7 +13,9 @@ Tensor all_columns(const Tensor& theta, std::int64_t angles) {
   const Tensor wide = theta.detach().to(compute_type(theta.dtype()));
   const std::int64_t rows = theta.size(0), missing = angles - theta.size(1);
   if (theta.size(1) == 1) return wide.expand({rows, angles});
-  return missing == 0 ? wide : cat({wide, zeros({rows, missing}, wide.dtype(), wide.device())}, 1);
+  if (missing == 0) return wide;
+  const Tensor none = zeros({rows, missing}, wide.dtype(), wide.device());
+  return cat({wide, none}, 1);
 }
 
 /// The angles of x (b, n, h, d) or (b, n, d): (n, h or 1, angles) or (n, angles).
@@ -47,6 +49,7 @@ Tensor cosine(const Tensor& y, const Tensor& angle) {
 }  // namespace
 
 Tensor lrpe_rotate_composed(const Tensor& x, const Tensor& theta, const LrpeOptions& options) {
+  check_lrpe(LrpeKind::rotate, x, theta, options);
   const Tensor y = act_composed(x, options.act, options.dim);
   const std::int64_t half = x.size(-1) / 2;
   const Tensor angle = angles_1d(x, theta, half, options.offset);
@@ -56,12 +59,14 @@ Tensor lrpe_rotate_composed(const Tensor& x, const Tensor& theta, const LrpeOpti
 }
 
 Tensor lrpe_cosine_composed(const Tensor& x, const Tensor& theta, const LrpeOptions& options) {
+  check_lrpe(LrpeKind::cosine, x, theta, options);
   return cosine(act_composed(x, options.act, options.dim),
                 angles_1d(x, theta, x.size(-1), options.offset));
 }
 
 Tensor lrpe_cosine_md_composed(const Tensor& x, const Tensor& theta, const Shape& shape,
                                const LrpeMdOptions& options) {
+  check_lrpe_md(x, theta, shape, options);
   return cosine(act_composed(x, options.act, options.dim), angles_md(x, theta, shape, options.l));
 }
 

@@ -11,7 +11,8 @@
 namespace quipu {
 namespace {
 
-void check_pair(const Tensor& x, const Tensor& y) {
+void check_pair(const Tensor& x, const Tensor& y, LossReduction reduction) {
+  check_enum("reduction", reduction, LossReduction::none);
   check_floating("x", x.dtype());
   check_same_dtype("x", x, "y", y);
   check_same_device("x", x, "y", y);
@@ -51,7 +52,7 @@ struct MseLossRule {
 
 Tensor mse_loss(const Tensor& x, const Tensor& y, LossReduction reduction) {
   const OpScope op("mse_loss");
-  check_pair(x, y);
+  check_pair(x, y, reduction);
   const bool each = reduction == LossReduction::none;
   const Tensor o = empty(each ? x.shape() : Shape{}, compute_type(x.dtype()), x.device());
   if (each) {
@@ -67,6 +68,7 @@ Tensor mse_loss(const Tensor& x, const Tensor& y, LossReduction reduction) {
 }
 
 Tensor mse_loss_composed(const Tensor& x, const Tensor& y, LossReduction reduction) {
+  check_pair(x, y, reduction);
   const Tensor difference = (x - y).to(compute_type(x.dtype()));
   const Tensor squares = difference * difference;
   if (reduction == LossReduction::none) return squares;
@@ -76,7 +78,7 @@ Tensor mse_loss_composed(const Tensor& x, const Tensor& y, LossReduction reducti
 void mse_loss_backward(const Tensor& x, const Tensor& y, const Tensor& d_o, const Grad& d_x,
                        const Grad& d_y, LossReduction reduction) {
   const OpScope op("mse_loss_backward");
-  check_pair(x, y);
+  check_pair(x, y, reduction);
   const Shape wanted = reduction == LossReduction::none ? x.shape() : Shape{};
   check(d_o.shape() == wanted, "d_o has shape ", d_o.shape(), ", but the loss has shape ", wanted);
   check_floating("d_o", d_o.dtype());

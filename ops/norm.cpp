@@ -54,7 +54,9 @@ Plan plan_groups(const Tensor& x, std::int64_t groups, const Tensor& weight, con
         " channels of x ", x.shape(), " must fall into equal groups");
   std::int64_t inner = 1;
   for (int d = 2; d < x.dim(); ++d) inner *= x.size(d);
-  return plan_norm(x, {x.size(0), groups, x.size(1) / groups, inner}, true, weight, bias, eps);
+  const std::int64_t seen =
+      x.size(1) > 0 ? groups : 1;  // no channels fall into any number of groups
+  return plan_norm(x, {x.size(0), seen, x.size(1) / groups, inner}, true, weight, bias, eps);
 }
 
 /// One number a channel, as (groups, channels).
@@ -74,6 +76,7 @@ Tensor statistic(const Tensor& x, const Plan& plan) {
 void run_backward(const Tensor& x, const View& weight, const Tensor& d_o, const View& mean,
                   const View& inverse, const Grad& d_x, const Grad& d_weight, const Grad& d_bias,
                   const Plan& plan) {
+  if (!any_elements(d_x, d_weight, d_bias)) return;
   const DType wide = compute_type(x.dtype());
   const Tensor x_rows = dense(x), d_o_rows = dense(d_o);
   const DenseGrad d_rows(d_x);
@@ -114,9 +117,11 @@ Tensor run_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, co
   const Tensor inverse = keeps ? statistic(x, plan) : Tensor();
   const Tensor o = empty(x.shape(), x.dtype(), x.device());
   const Tensor rows = dense(x);
-  norm_forward(seen_as(rows, plan.seen), by_groups(view_of(weight), plan),
-               by_groups(view_of(bias), plan), seen_as(o, plan.seen), view_of(mean),
-               view_of(inverse), plan.centered, plan.eps);
+  if (o.numel() > 0 || keeps) {  // there may be any number of rows without elements
+    norm_forward(seen_as(rows, plan.seen), by_groups(view_of(weight), plan),
+                 by_groups(view_of(bias), plan), seen_as(o, plan.seen), view_of(mean),
+                 view_of(inverse), plan.centered, plan.eps);
+  }
   const bool keeps_weight = x.requires_grad() && weight.defined();
   return tie(o, {x, weight, bias},
              NormRule{save_if(keeps, x), save_if(keeps_weight, weight),
@@ -136,6 +141,7 @@ void backward_checked(const Tensor& x, const Tensor& weight, const Tensor& d_o, 
   check_grad("d_x", d_x, x.shape());
   check_grad("d_weight", d_weight, channels);
   check_grad("d_bias", d_bias, channels);
+  if (!any_elements(d_x, d_weight, d_bias)) return;
   const DType wide = compute_type(x.dtype());
   const Shape rows{plan.seen[0], plan.seen[1]};
   const Tensor inverse = workspace(rows, wide, x.device());
@@ -181,7 +187,7 @@ Tensor layer_norm_composed(const Tensor& x, const Tensor& weight, const Tensor& 
 Tensor group_norm_composed(const Tensor& x, std::int64_t groups, const Tensor& weight,
                            const Tensor& bias, double eps) {
   const Plan plan = plan_groups(x, groups, weight, bias, eps);
-  const Tensor rows = x.reshape({plan.seen[0], groups, plan.seen[2] * plan.seen[3]});
+  const Tensor rows = x.reshape({plan.seen[0], plan.seen[1], plan.seen[2] * plan.seen[3]});
   const Tensor flat =
       layer_norm_composed(rows, {}, {}, eps).reshape({plan.seen[0], x.size(1), plan.seen[3]});
   const auto column = [](const Tensor& v) { return v.defined() ? v.unsqueeze(1) : v; };

@@ -168,6 +168,7 @@ Tensor room_for_lse(const Factors& f, Category category) {
 /// av, bv and o may be undefined where they are not needed.
 void undo(const Factors& f, const Tensor& lengths, const Scales& scales, const Tensor& o,
           const Tensor& lse, const Tensor& d_o, const TpaGrads& d) {
+  if (!any_elements(d.aq, d.ak, d.av, d.bq, d.bk, d.bv)) return;
   const auto token = [](const Grad& g) { return Grad{one_token(g.view), g.add}; };
   const auto entries = [](const Grad& g) { return Grad{ranked(g.view), g.add}; };
   const TpaInputGrads grads{token(d.aq),   token(d.bq),   entries(d.ak),
@@ -291,9 +292,6 @@ void tpa_decode_backward(const Tensor& aq, const Tensor& ak, const Tensor& av, c
   check_grad("bq", d.bq, bq);
   check_grad("bk", d.bk, bk);
   check_grad("bv", d.bv, bv);
-  if (!(d.aq.wanted() || d.ak.wanted() || d.av.wanted() || d.bq.wanted() || d.bk.wanted() ||
-        d.bv.wanted()))
-    return;
   undo(f, options.lengths, scales, output.unrounded, output.lse, d_o, d);
 }
 

@@ -1,15 +1,10 @@
-// Checkpoints: what is saved comes back, and nothing that goes wrong costs the one before.
-#include <sys/stat.h>
-
+// Checkpoints: what is saved comes back, and what is damaged does not.
 #include <algorithm>
-#include <fstream>
 
+#include "checkpoints.h"
 #include "quipu/autograd/tape.h"
 #include "quipu/core/memory.h"
-#include "quipu/nn/checkpoint.h"
-#include "quipu/nn/named_state.h"
 #include "safetensors_files.h"
-#include "small_disk.h"
 #include "support.h"
 
 using namespace quipu;
@@ -29,20 +24,6 @@ bool same(const NamedTensors& a, const NamedTensors& b) {
   return equal;
 }
 
-Checkpoint example(std::int64_t step, Device device = {}) {
-  const auto values = [&](const Shape& shape, DType dtype) {
-    return randn(shape, f32, device).to(dtype);
-  };
-  return {.step = step,
-          .model = {{"layers.0.weight", values({3, 4}, f32)},
-                    {"layers.0.bias", values({3}, bf16)},
-                    {"head", values({4, 3}, f64).t()}},
-          .parts = {{"optimizer", {{"layers.0.weight.momentum", values({3, 4}, f32)}}},
-                    {"data", {{"epoch", to_state(3)}, {"batch", to_state(17)}}},
-                    {"schedule", {}}},
-          .texts = {{"config", "{\"layers\": 1}"}}};
-}
-
 void check_same(const Checkpoint& a, const Checkpoint& b) {
   CHECK(a.step == b.step);
   CHECK(same(a.model, b.model));
@@ -50,27 +31,6 @@ void check_same(const Checkpoint& a, const Checkpoint& b) {
   for (const auto& [name, tensors] : a.parts) CHECK(same(tensors, b.part(name)));
   CHECK(a.texts == b.texts);
   CHECK(a.random == b.random);
-}
-
-/// A folder that keeps what it says instead of printing it.
-struct Quiet {
-  explicit Quiet(const std::string& path, int keep = 3)
-      : folder(path,
-               {.keep = keep, .say = [this](const std::string& text) { said.push_back(text); }}) {}
-  Quiet(const Quiet&) = delete;
-  Quiet& operator=(const Quiet&) = delete;
-  bool said_that(std::string_view part) const {
-    return std::ranges::any_of(
-        said, [&](const std::string& text) { return text.find(part) != text.npos; });
-  }
-  std::vector<std::string> said;
-  CheckpointFolder folder;
-};
-
-using Steps = std::vector<std::int64_t>;
-
-std::size_t files_in(const fs::path& folder) {
-  return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), {}));
 }
 
 }  // namespace
@@ -194,110 +154,6 @@ TEST_CASE("checkpoint: a newer format is refused") {
   const std::string path = directory.file("c.safetensors");
   save_safetensors(path, {}, {{"quipu.checkpoint", "2"}});
   expect_error([&] { load_checkpoint(path); }, "has format '2', but this program reads format 1");
-}
-
-TEST_CASE("checkpoint: a folder keeps the last ones") {
-  const TempDirectory directory;
-  Quiet quiet(directory.file("runs/first"), 2);
-  CheckpointFolder& folder = quiet.folder;
-  CHECK(!folder.newest());
-  CHECK(folder.steps().empty());
-  for (const std::int64_t step : {1, 20, 300, 4000, 12345678}) folder.save(example(step));
-  CHECK(folder.steps() == Steps{4000, 12345678});
-  CHECK(fs::exists(directory.file("runs/first/step-004000.safetensors")));
-  CHECK(folder.newest()->step == 12345678);
-  folder.save(example(4000));  // the run went back: what lies ahead stays
-  CHECK(folder.steps() == Steps{4000, 12345678});
-  folder.save(example(5000));
-  CHECK(folder.steps() == Steps{4000, 5000, 12345678});
-  CHECK(quiet.said.empty());
-  expect_error([] { CheckpointFolder zero("x", {.keep = 0}); }, "keep is 0");
-  expect_error([] { CheckpointFolder nowhere(""); }, "has no name");
-}
-
-TEST_CASE("checkpoint: the newest valid one, and why not the others") {
-  const TempDirectory directory;
-  const std::string path = directory.path().string();
-  Quiet quiet(path, 10);
-  CheckpointFolder& folder = quiet.folder;
-  for (const std::int64_t step : {10, 20, 30, 40, 50}) folder.save(example(step));
-  write_bytes(folder.path_of(50), read_bytes(folder.path_of(40)).substr(0, 700));
-  write_bytes(folder.path_of(40), "");
-  fs::copy_file(folder.path_of(10), folder.path_of(60));
-  std::string flipped = read_bytes(folder.path_of(30));
-  flipped.back() = static_cast<char>(flipped.back() ^ 1);
-  write_bytes(folder.path_of(30), flipped);
-  const std::string leftover = folder.path_of(70) + ".4711-0.tmp";
-  write_bytes(leftover, "half");
-  for (const char* other :
-       {"step-.safetensors", "step-x.safetensors", "step-99.safetensors", "step--00099.safetensors",
-        "notes.txt", "step-000100.safetensors.bak"}) {
-    write_bytes(directory.file(other), "not one of them");
-  }
-  CHECK(folder.steps() == Steps{10, 20, 30, 40, 50, 60});
-  const std::optional<Checkpoint> newest = folder.newest();
-  REQUIRE(newest);
-  CHECK(newest->step == 20);
-  CHECK(quiet.said.size() == 5);
-  CHECK(quiet.said_that("step-000070.safetensors.4711-0.tmp, which a run left behind"));
-  CHECK(quiet.said_that("step-000060.safetensors: the file is of step 10"));
-  CHECK(quiet.said_that("step-000050.safetensors: "));
-  CHECK(quiet.said_that("step-000040.safetensors: the file has 0 bytes"));
-  CHECK(quiet.said_that("step-000030.safetensors: the file is damaged"));
-  CHECK(fs::exists(leftover));  // reading removes nothing
-  folder.save(example(21));
-  CHECK(!fs::exists(leftover));
-  CHECK(fs::exists(directory.file("notes.txt")));
-  CHECK(fs::exists(directory.file("step-000100.safetensors.bak")));
-}
-
-TEST_CASE("checkpoint: a full disk costs the new one only") {
-  const TempDirectory directory;
-  Quiet quiet(directory.path().string());
-  CheckpointFolder& folder = quiet.folder;
-  folder.save(example(1));
-  const std::string bytes = read_bytes(folder.path_of(1));
-  const std::size_t held = memory_stats().current;
-  const auto try_on_small_disk = [&](const Checkpoint& checkpoint, std::size_t room) {
-    const SmallDisk disk(room);
-    return folder.try_save(checkpoint);
-  };
-  {
-    const Checkpoint next = example(2), again = example(1);
-    for (const std::size_t room :
-         {std::size_t{0}, std::size_t{5}, std::size_t{100}, bytes.size() - 1}) {
-      CHECK(!try_on_small_disk(next, room));
-      CHECK(!try_on_small_disk(again, room));  // the same name
-      CHECK(read_bytes(folder.path_of(1)) == bytes);
-      CHECK(files_in(directory.path()) == 1);
-    }
-    CHECK(quiet.said.size() == 1);
-    CHECK(quiet.said_that("no checkpoint of step 2: "));
-    CHECK(quiet.said_that("File too large; the run goes on"));
-    CHECK(quiet.said_that("newest one stays " + folder.path_of(1)));
-    expect_error(
-        [&] {
-          const SmallDisk disk(100);
-          folder.save(next);
-        },
-        "File too large", folder.path_of(2));
-    CHECK(folder.try_save(next));  // there is room again
-    CHECK(folder.newest()->step == 2);
-    CHECK(!try_on_small_disk(again, 10));  // and again there is none: said again
-    CHECK(quiet.said.size() == 2);
-  }
-  CHECK(memory_stats().current == held);
-}
-
-TEST_CASE("checkpoint: a folder that cannot be made or written") {
-  const TempDirectory directory;
-  write_bytes(directory.file("file"), "");
-  Quiet quiet(directory.file("file/runs"));
-  CHECK(!quiet.folder.try_save(example(1)));
-  CHECK(quiet.said_that("cannot make the folder"));
-  CHECK(quiet.said_that("but there is no older one"));
-  expect_error([&] { quiet.folder.save(example(1)); }, "CheckpointFolder: cannot make the folder");
-  CHECK(!quiet.folder.newest());
 }
 
 TEST_CASE_FIXTURE(EachDevice, "checkpoint: loading copies values where they belong") {

@@ -163,6 +163,15 @@ TEST_CASE("csv: long lines, and lines that never end") {
   refused(gzip(std::string(std::size_t{70} << 20, ' ')), "line 1: the line is longer than");
 }
 
+TEST_CASE("csv: a short file that claims many columns") {
+  const std::string commas((std::size_t{60} << 20), ',');
+  const std::string packed = gzip(commas + "\n");
+  CHECK(packed.size() < 100'000);
+  refused(packed, "line 1: the line has more than 1048576 columns", {.header = true});
+  refused(packed, "line 1: the line has more than 1048576 columns");
+  refused("1,2\n" + commas + "\n", "line 2");
+}
+
 TEST_CASE("csv: memory is in the ledger, and only the table stays") {
   const Table table(counted_rows(100'000, 8));  // several pieces
   const std::size_t before = memory_stats().current;

@@ -3,8 +3,10 @@
 #include <quipu/nn/adamw.h>
 #include <quipu/quipu.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <thread>
 
 #include "quipu/core/recording.h"
 #include "support.h"
@@ -114,6 +116,8 @@ TEST_CASE("recording: the timeline has the peak and the end") {
     const MemoryRecording recording(device);
     Training training(device, 16);
     for (int i = 0; i < 50; ++i) training.step();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a pause hides nothing
+    training.step();
     const MemoryReport report = recording.report();
     REQUIRE(report.timeline.size() > 100);
     CHECK(report.timeline.size() < 1100);

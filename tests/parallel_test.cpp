@@ -1,16 +1,21 @@
 #include "quipu/core/parallel.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstdint>
+#include <fstream>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "child.h"
 #include "quipu/core/context.h"
 #include "quipu/core/error.h"
+#include "thread_limit.h"
 
 using namespace quipu;
 
@@ -162,3 +167,48 @@ TEST_CASE("parallel: one small job after the other, also while workers lag behin
   }
   set_num_threads(before);
 }
+
+TEST_CASE("parallel: the pool works with the threads that it gets") {
+  for (const int given : {0, 1, 2}) {
+    CAPTURE(given);
+    {
+      const testing::ThreadLimit limit(given);
+      Threads scope(4);
+      CHECK(count_visits(1000, 3) == std::vector<int>(1000, 1));
+      CHECK(limit.refused() > 0);
+      CHECK(count_visits(1000, 3) == std::vector<int>(1000, 1));
+      CHECK_THROWS_AS(parallel_for(9, 1, [](std::int64_t, std::int64_t) { throw Error("no"); }),
+                      Error);
+    }
+    Threads scope(4);
+    CHECK(count_visits(1000, 3) == std::vector<int>(1000, 1));
+  }
+}
+
+TEST_CASE("parallel: a forked child has a pool of its own, and so has its child") {
+  Threads scope(4);
+  const auto works = [] { return count_visits(1000, 3) == std::vector<int>(1000, 1); };
+  CHECK(works());
+  CHECK(testing::in_child([&] { return works() && testing::in_child(works) == "" && works(); }) ==
+        "");
+  CHECK(testing::in_child([&] { return set_num_threads(2) == 4 && works(); }) == "");
+  CHECK(works());
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map more themselves
+TEST_CASE("parallel: many threads where address space is short") {
+  for (const rlim_t room : {16, 100, 200}) {  // MiB; a stack takes 8
+    CAPTURE(room);
+    CHECK(testing::in_child([&] {
+            std::int64_t pages = 0;
+            std::ifstream("/proc/self/statm") >> pages;
+            const rlim_t mapped = static_cast<rlim_t>(pages) * static_cast<rlim_t>(getpagesize());
+            const rlimit limit{mapped + (room << 20), RLIM_INFINITY};
+            setrlimit(RLIMIT_AS, &limit);
+            set_num_threads(64);
+            const bool right = count_visits(1000, 3) == std::vector<int>(1000, 1);
+            return right && std::make_unique<char[]>(8 << 20) != nullptr;
+          }) == "");
+  }
+}
+#endif

@@ -15,6 +15,7 @@
 #include <sstream>
 #include <thread>
 
+#include "child.h"
 #include "quipu/nn/progress_line.h"
 #include "support.h"
 
@@ -296,6 +297,75 @@ TEST_CASE("interrupt: the first Ctrl-C is a wish, the second ends the program") 
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(WIFSIGNALED(status));
   CHECK(WTERMSIG(status) == SIGINT);
+}
+
+TEST_CASE("interrupt: SIGTERM and SIGHUP are wishes, too, and nohup is respected") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    CAPTURE(signal);
+    {
+      const StopOnInterrupt guard;
+      CHECK(stop_signal() == 0);
+      std::raise(signal);
+      CHECK(stop_requested());
+      CHECK(stop_signal() == signal);
+    }
+  }
+  // What comes then; a terminal that closes sends SIGHUP again and again.
+  const auto after = [](int first, int second) {
+    return testing::in_child([&] {
+      const StopOnInterrupt guard;
+      close(STDERR_FILENO);
+      std::raise(first);
+      std::raise(second);
+      return stop_signal() == first;
+    });
+  };
+  CHECK(after(SIGINT, SIGINT) == "ended by signal " + std::to_string(SIGINT));
+  CHECK(after(SIGTERM, SIGTERM) == "ended by signal " + std::to_string(SIGTERM));
+  CHECK(after(SIGHUP, SIGHUP) == "");
+  CHECK(after(SIGHUP, SIGTERM) == "");
+  CHECK(after(SIGTERM, SIGHUP) == "");
+  CHECK(testing::in_child([] {
+          std::signal(SIGHUP, SIG_IGN);
+          const StopOnInterrupt guard;
+          std::raise(SIGHUP);
+          return !stop_requested();
+        }) == "");
+  const StopOnInterrupt reset;
+}
+
+TEST_CASE("progress: a metric keeps its name for itself") {
+  const TempDirectory directory;
+  const std::string path = directory.file("run.jsonl");
+  Progress progress({.unit = "tokens", .log = path, .out = nullptr});
+  for (const char* taken :
+       {"loss", "step", "lr", "seconds", "memory_bytes", "peak_bytes", "tokens_per_second"}) {
+    expect_error(
+        [&] {
+          progress.step(scalar_tensor(1.0), {.extra = {{taken, 0.5}}});
+        },
+        "Progress: a metric cannot be called", taken);
+  }
+  expect_error([&] { progress.step(scalar_tensor(1.0), {.extra = {{"a", 1}, {"a", 2}}}); }, "'a'");
+  CHECK(progress.done() == 0);
+  progress.step(scalar_tensor(1.0), {.extra = {{"test loss", 0.5}}});
+  const auto entries = entries_of(path);
+  REQUIRE(entries.size() == 1);
+  CHECK(entries[0]["loss"] == 1.0);
+  CHECK(entries[0]["test loss"] == 0.5);
+}
+
+TEST_CASE("progress: names that are not UTF-8 do not end the run") {
+  const TempDirectory directory;
+  const std::string path = directory.file("run.jsonl");
+  for (const char* text : {"\xff\xfe", "caf\xe9", "\xf0\x9f", "\xed\xa0\x80"}) {
+    Progress progress({.unit = text, .log = path, .out = nullptr});
+    for (int i = 0; i < 3; ++i) {
+      progress.step(scalar_tensor(1.0), {.count = 1, .extra = {{text, 2.0}}});
+    }
+    CHECK(entries_of(path).size() == 3);
+    CHECK(RunPage({.title = text}, progress.figures()).html().size() > 0);
+  }
 }
 
 TEST_CASE("check_finite: names the step and the operator that was first") {

@@ -195,3 +195,12 @@ TEST_CASE("chart: smoothing keeps straight lines and tames noise") {
   CHECK(smoothed({{1, 5}, {2, infinity}, {3, 4}}, false) == Points{{1, 5}, {3, 4}});
   CHECK(smoothed({}, true).empty());
 }
+
+TEST_CASE("run page: whether it can be written is known before") {
+  const TempDirectory directory;
+  const std::string path = directory.file("run.html");
+  RunPage::check_writable(path);
+  CHECK(std::filesystem::is_empty(directory.path()));
+  expect_error([&] { RunPage::check_writable(directory.file("none/run.html")); }, "none/run.html");
+  expect_error([&] { RunPage::check_writable(directory.path().string()); }, "not a regular file");
+}

@@ -1,8 +1,10 @@
 #pragma once
-// A disk that is full.
+// Disks that are full.
 #include <sys/resource.h>
 
 #include <csignal>
+#include <cstddef>
+#include <string>
 
 namespace quipu::testing {
 
@@ -22,6 +24,15 @@ class SmallDisk {
  private:
   void (*handler_)(int);
   rlimit outer_{};
+};
+
+/// While it lives, the files of a folder take at most `bytes` in all: write gives ENOSPC then.
+class FullDisk {
+ public:
+  FullDisk(const std::string& folder, std::size_t bytes);
+  ~FullDisk();
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
 };
 
 }  // namespace quipu::testing

@@ -1,6 +1,7 @@
 // From a launch on the host to blocks that run, and the functions of device.h that kernels call.
 #include <atomic>
 #include <condition_variable>
+#include <system_error>
 #include <thread>
 
 #include "emulator.h"
@@ -17,9 +18,13 @@ namespace {
 /// OS threads that stay, for launches that nobody watches. The one who calls works too.
 class Pool {
  public:
+  /// With fewer helpers where the system has no more threads.
   explicit Pool(unsigned helpers) {
-    for (unsigned i = 0; i < helpers; ++i) {
-      threads_.emplace_back([this, i] { serve(i + 1); });
+    try {
+      for (unsigned i = 0; i < helpers; ++i) {
+        threads_.emplace_back([this, i] { serve(i + 1); });
+      }
+    } catch (const std::system_error&) {
     }
   }
   ~Pool() {
