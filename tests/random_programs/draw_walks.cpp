@@ -9,12 +9,15 @@ namespace {
 // The tape calls hooks of such tensors too early, so they are not drawn yet.
 constexpr bool draws_hooks_on_captured = false;
 
-bool is_captured(const Program& program, Value v) {
-  return std::any_of(program.statements.begin(), program.statements.end(), [&](Statement s) {
+/// Tensors of outer values that recomputed functions use.
+std::vector<Value> captured(const Program& program) {
+  std::vector<Value> all;
+  for (Statement s : program.statements) {
     s.in.clear();
-    const std::vector<Value> captured = inputs_and_captured(s);
-    return std::find(captured.begin(), captured.end(), v) != captured.end();
-  });
+    const std::vector<Value> some = inputs_and_captured(s);
+    if (!s.body.empty()) all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
 }
 
 }  // namespace
@@ -39,10 +42,13 @@ void Draw::add_losses() {
 
 void Draw::add_hooks() {
   if (smooth_ || chance(0.4)) return;
+  const std::vector<Value> outer = captured(program_);
   for (int k = between(1, 4); k > 0; --k) {
     const Value v = find([](const Tensor& x) { return x.requires_grad(); });
-    if (!draws_hooks_on_captured && is_captured(program_, v)) continue;
-    if (v >= 0) program_.hooks.push_back({v, static_cast<HookOn::Kind>(below(6))});
+    const auto is_same = [&](Value other) { return at(other).same_as(at(v)); };
+    if (v < 0 || (!draws_hooks_on_captured && std::any_of(outer.begin(), outer.end(), is_same)))
+      continue;
+    program_.hooks.push_back({v, static_cast<HookOn::Kind>(below(6))});
   }
   std::stable_sort(program_.hooks.begin(), program_.hooks.end(),
                    [](const HookOn& a, const HookOn& b) { return a.value < b.value; });
