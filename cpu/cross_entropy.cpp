@@ -7,7 +7,7 @@
 #include "quipu/core/error.h"
 #include "quipu/core/parallel.h"
 #include "quipu/ops/cross_entropy_kernels.h"
-#include "quipu/ops/log_sum.h"
+#include "quipu/ops/log_sum_kernels.h"
 #include "rows.h"
 #include "whole_numbers.h"
 

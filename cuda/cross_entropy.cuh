@@ -1,7 +1,7 @@
 #pragma once
 // What the kernels of cross entropy share: which rows count, and the rows of logits.
 #include "quipu/ops/cross_entropy_kernels.h"
-#include "quipu/ops/log_sum.h"
+#include "quipu/ops/log_sum_kernels.h"
 #include "rows.cuh"
 #include "runtime/run.h"
 

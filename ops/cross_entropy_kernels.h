@@ -1,8 +1,8 @@
 #pragma once
 // What a back end provides for cross entropy. logits and their gradient are (..., c), targets are
 // (...), i64 or i32, all with any strides. lse is (2, rows): the log-sum-exp of each row and its
-// rest (log_sum.h), contiguous but for the two. losses hold one number a row, scale one number;
-// they are contiguous. All of these are of the compute type.
+// rest (log_sum_kernels.h), contiguous but for the two. losses hold one number a row, scale one
+// number; they are contiguous. All of these are of the compute type.
 #include <optional>
 
 #include "quipu/core/dispatch.h"

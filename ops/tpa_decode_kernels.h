@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "quipu/core/dispatch.h"
-#include "quipu/ops/log_sum.h"
+#include "quipu/ops/log_sum_kernels.h"
 
 namespace quipu {
 
