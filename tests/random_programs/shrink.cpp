@@ -61,15 +61,15 @@ class Shrinker {
             any;
     }
     for (std::size_t k = 0; k < best_.walks.size(); ++k) {
-      const WalkFrom w = best_.walks[k];
-      if (w.retain) any = change([&](Program& p) { p.walks[k].retain = false; }) || any;
-      if (w.double_grads_first)
+      const auto now = [&]() -> const WalkFrom& { return best_.walks[k]; };
+      if (now().retain) any = change([&](Program& p) { p.walks[k].retain = false; }) || any;
+      if (now().double_grads_first)
         any = change([&](Program& p) { p.walks[k].double_grads_first = false; }) || any;
-      if (w.zero_grad_first)
+      if (now().zero_grad_first)
         any = change([&](Program& p) { p.walks[k].zero_grad_first = false; }) || any;
-      if (!w.with_respect_to.empty())
+      if (!now().with_respect_to.empty())
         any = change([&](Program& p) { p.walks[k].with_respect_to.clear(); }) || any;
-      if (w.with_respect_to.size() > 1)
+      if (now().with_respect_to.size() > 1)
         any = change([&](Program& p) { p.walks[k].with_respect_to.pop_back(); }) || any;
     }
     return any;
