@@ -138,9 +138,10 @@ struct RecomputeRule {
 };
 
 Tensor recompute(const Function& f, const std::vector<Tensor>& inputs) {
-  if (!recording()) return f(inputs);
+  if (!detail::taping()) return f(inputs);
   const OpScope op("recompute");
-  detail::must_record(inputs);  // throws for inputs of another tape
+  detail::must_record(inputs);         // throws for inputs of another tape
+  if (!recording()) return f(inputs);  // within a first run, which keeps nothing
   RecomputeRule rule{f, {}, {}};
   std::vector<Tensor> all;
   for (const Tensor& input : inputs) {

@@ -202,7 +202,8 @@ Walk::Target Walk::view_target(const Edge& edge, int depth) {
 
 Walk::Target Walk::leaf_target(AutogradMeta& leaf) {
   if (const auto it = bound_.find(&leaf); it != bound_.end()) {
-    if (leaf.hooks.empty()) return parent_->target(it->second);
+    // Hooks of a captured tensor see its whole gradient, outside.
+    if (leaf.hooks.empty() || leaf.recorded()) return parent_->target(it->second);
   } else if (parent_) {
     return parent_->leaf_target(leaf);
   }

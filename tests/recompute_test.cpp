@@ -136,6 +136,38 @@ TEST_CASE("recompute: gradients reach recorded tensors that f captures or return
   }
 }
 
+TEST_CASE("recompute: nested, an input of the inner one that nobody reads") {
+  const Tensor x = from({2.0}).set_requires_grad();
+  Tape tape;
+  const Tensor t = x.flatten(), c = from({1.0});
+  for (const Tensor& unread : {t, c}) {
+    x.zero_grad();
+    const Tensor y = recompute(
+        [=](const std::vector<Tensor>& in) {
+          const Tensor p = in[0];
+          return recompute([p](const std::vector<Tensor>&) { return p * 2; }, {unread});
+        },
+        {x});
+    tape.backward(y);
+    CHECK(x.grad().to_vector() == std::vector<double>{2});
+  }
+}
+
+TEST_CASE("recompute: a hook of a captured tensor sees its whole gradient, once") {
+  const Tensor x = from({2.0}).set_requires_grad();
+  std::vector<double> seen;
+  Tape tape;
+  const Tensor t = x * 2.0;
+  t.add_hook([&](const Tensor& g) {
+    seen.push_back(g.item());
+    return g;
+  });
+  const Tensor u = x + t;
+  tape.backward(recompute([=](const std::vector<Tensor>&) { return t + u; }, {x}));
+  CHECK(seen == std::vector<double>{2});
+  CHECK(x.grad().to_vector() == std::vector<double>{5});
+}
+
 TEST_CASE("recompute: what f captures and is changed before backward is an error") {
   const Tensor x = from({1.0, 2.0}).set_requires_grad(), w = from({3.0, 4.0}).set_requires_grad();
   const Tensor constant = from({5.0, 6.0});

@@ -4,24 +4,6 @@
 #include "draw.h"
 
 namespace quipu::programs {
-namespace {
-
-// The tape calls hooks of such tensors too early, so they are not drawn yet.
-constexpr bool draws_hooks_on_captured = false;
-
-/// Tensors of outer values that recomputed functions use.
-std::vector<Value> captured(const Program& program) {
-  std::vector<Value> all;
-  for (Statement s : program.statements) {
-    s.in.clear();
-    const std::vector<Value> some = inputs_and_captured(s);
-    if (!s.body.empty()) all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
-}
-
-}  // namespace
-
 /// Most of what nobody used is added up to losses: as it is where shapes agree, else its sum.
 void Draw::add_losses() {
   Value total = -1;
@@ -42,12 +24,9 @@ void Draw::add_losses() {
 
 void Draw::add_hooks() {
   if (smooth_ || chance(0.4)) return;
-  const std::vector<Value> outer = captured(program_);
   for (int k = between(1, 4); k > 0; --k) {
     const Value v = find([](const Tensor& x) { return x.requires_grad(); });
-    const auto is_same = [&](Value other) { return at(other).same_as(at(v)); };
-    if (v < 0 || (!draws_hooks_on_captured && std::any_of(outer.begin(), outer.end(), is_same)))
-      continue;
+    if (v < 0) continue;
     program_.hooks.push_back({v, static_cast<HookOn::Kind>(below(6))});
   }
   std::stable_sort(program_.hooks.begin(), program_.hooks.end(),
