@@ -88,8 +88,9 @@ Plan plan_md(const Tensor& x, const Tensor& theta, const Shape& shape,
   check(x.size(2) - tokens == options.l, "x has ", x.size(2), " tokens, but l = ", options.l,
         " and a grid of ", shape, " make ", options.l, " + ", tokens);
   const std::int64_t d = x.size(3), e = theta.size(1), axes = shape.size();
-  check(e * axes >= d, "theta has shape ", theta.shape(), ", but ", d, " features on ", axes,
-        " grid axes need at least ", (d + axes - 1) / axes, " columns");
+  const std::int64_t least = d / axes + (d % axes != 0);
+  check(e >= least, "theta has shape ", theta.shape(), ", but ", d, " features on ", axes,
+        " grid axes need at least ", least, " columns");
   const bool over_sequence = check_act(x, options.act, options.dim, -2);
   return {{LrpeKind::cosine, options.act, over_sequence, {}, 0, shape, options.l},
           Layout::heads_tokens};

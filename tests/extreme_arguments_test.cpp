@@ -171,7 +171,7 @@ TEST_CASE("extreme arguments: angles of the compositions are checked as those of
   const Tensor x = zeros({1, 3, 4}), grid = zeros({1, 1, 3, 4});
   expect_error([&] { lrpe_rotate_composed(x, zeros({1, 3})); }, "theta", "(1, 3)", "2 angles");
   expect_error([&] { lrpe_cosine_composed(x, zeros({1, 7})); }, "theta", "(1, 7)", "4 angles");
-  expect_error([&] { lrpe_cosine_md_composed(grid, zeros({1, 7}), {3}); }, "theta", "(1, 7)");
+  CHECK_NOTHROW(lrpe_cosine_md_composed(grid, zeros({1, 7}), {3}));  // columns to spare
   expect_error([&] { lrpe_cosine_md_composed(grid, zeros({1, 1}), {3}); }, "theta", "columns");
   expect_error([&] { lrpe_cosine_md_composed(grid, zeros({1, 4}), {3}, {.l = most}); }, "l =");
   expect_error([&] { lrpe_rotate_composed(x, zeros({1, 2}), {.offset = most}); }, "offset");
