@@ -247,6 +247,19 @@ TEST_CASE_FIXTURE(EachDevice, "edges: rows of nothing but -infinity") {
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "edges: heads of tpa_decode whose scores are all -infinity") {
+  for (const DType dtype : {f64, f32, bf16, f16}) {
+    CAPTURE(dtype);
+    const std::int64_t m = 70, d = 16;
+    const Tensor aq = ones({1, 1, 2, 1}, dtype, device), bq = ones({1, 1, 1, d}, dtype, device);
+    const Tensor a = ones({1, m, 2}, dtype, device), b = ones({1, m, d}, dtype, device);
+    aq(0, 0, 0).fill_(-infinity);
+    const Tensor o = tpa_decode(aq, a, a, bq, b, b);
+    check_values(o(0, 0, 0), Values(static_cast<std::size_t>(d), 0.0));  // as if nothing attends
+    for (const double v : o(0, 0, 1).to_vector()) CHECK(v == doctest::Approx(1).epsilon(0.01));
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "edges: queries whose scores are all -infinity") {
   for (const DType dtype : {f64, f32, bf16, f16}) {
     CAPTURE(dtype);
