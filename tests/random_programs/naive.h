@@ -1,7 +1,7 @@
 #pragma once
 // A second tape for the same programs: every operator is a node with copies of its inputs, every
 // gradient a tensor of its own; nothing is shared and nothing is changed in place. What it takes
-// from the library is the backward rule of one operator at a time.
+// from the library is the backward rule of one operator at a time, or of its composition.
 #include <algorithm>
 #include <utility>
 

@@ -17,12 +17,15 @@ inline Tensors results(const Extremes& o) {
   return {o.values, o.index};
 }
 
-/// A call as a function and as text: `in[0]`, `n[0]` and `shape` become what a statement has.
-#define CALL(...)                                                                                 \
+#define AS_FUNCTION(...)                                                                          \
   [](const Tensors& in, [[maybe_unused]] const Numbers& n, [[maybe_unused]] const Shape& shape) { \
     return results(__VA_ARGS__);                                                                  \
-  },                                                                                              \
-      #__VA_ARGS__
+  }
+/// A call as a function and as text: `in[0]`, `n[0]` and `shape` become what a statement has.
+#define CALL(...) AS_FUNCTION(__VA_ARGS__), #__VA_ARGS__, nullptr
+/// The same of an operator that has a composition.
+#define FUSED(f, ...) \
+  AS_FUNCTION(f(__VA_ARGS__)), #f "(" #__VA_ARGS__ ")", AS_FUNCTION(f##_composed(__VA_ARGS__))
 
 // Ways to draw inputs.
 bool one(Draw& d, Statement& s);             // of any shape

@@ -157,8 +157,8 @@ void add_pointwise(std::vector<Operator>& table) {
 }
 
 void add_in_place(std::vector<Operator>& table) {
-  const auto add = [&](const char* name, auto draw, auto run, const char* text) {
-    table.push_back({name, draw, run, text, Operator::in_place | Operator::kink});
+  const auto add = [&](const char* name, auto draw, auto run, const char* text, std::nullptr_t) {
+    table.push_back({name, draw, run, text, nullptr, Operator::in_place | Operator::kink});
   };
   add("copy_from", two_alike, CALL(in[0].copy_from(in[1])));
   add("fill_", one_and_number, CALL(in[0].fill_(n[0] / 4.0)));

@@ -48,6 +48,8 @@ struct Operator {
   bool (*draw)(Draw&, Statement&);
   Tensors (*run)(const Tensors& in, const Numbers& n, const Shape& shape);
   const char* text;  // the same as C++
+  /// Its composition of simpler ones, where it has one.
+  Tensors (*composed)(const Tensors& in, const Numbers& n, const Shape& shape);
   unsigned flags = 0;
   int weight = 1;  // how often it is drawn
   Outputs outputs = Outputs::one;

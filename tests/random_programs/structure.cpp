@@ -210,8 +210,8 @@ void add_reductions(std::vector<Operator>& table) {
 }
 
 void add_views(std::vector<Operator>& table) {
-  const auto add = [&](const char* name, auto draw, auto run, const char* text) {
-    table.push_back({name, draw, run, text, Operator::keeps_nothing});
+  const auto add = [&](const char* name, auto draw, auto run, const char* text, std::nullptr_t) {
+    table.push_back({name, draw, run, text, nullptr, Operator::keeps_nothing});
   };
   add("reshape", other_shape, CALL(in[0].reshape(shape)));
   add("flatten", one, CALL(in[0].flatten()));
@@ -240,15 +240,15 @@ void add_structure(std::vector<Operator>& table) {
   table.insert(table.end(),
                {
                    {"matmul", product, CALL(matmul(in[0], in[1])), 0, 3},
-                   {"linear", layer, CALL(linear(in[0], in[1], in[2])), 0, 2},
-                   {"linear", layer, CALL(linear(in[0], in[1]))},
+                   {"linear", layer, FUSED(linear, in[0], in[1], in[2]), 0, 2},
+                   {"linear", layer, FUSED(linear, in[0], in[1])},
                    {"cat", several, CALL(cat(in, n[0])), light, 3},
                    {"stack", several_alike, CALL(stack(in, n[0])), light, 2},
                    {"split", cut, CALL(split(in[0], n[0], n[1])), light, 3, Outputs::list},
                    {"gather", gathered, CALL(gather(in[0], n[0], in[1]))},
                    {"index_select", selected, CALL(index_select(in[0], n[0], in[1]))},
                    {"scatter_add", scattered, CALL(scatter_add(in[0], n[0], in[1], in[2]))},
-                   {"embedding", rows, CALL(embedding(in[0], in[1]))},
+                   {"embedding", rows, FUSED(embedding, in[0], in[1])},
                });
 }
 
