@@ -191,8 +191,12 @@ void NaiveTape::undo(const Node& node, const std::vector<char>& needed) {
       const Tensors value = tape.gradients(outputs[k], inputs, {g.value, true});
       const Tensors perturbed = tape.gradients(outputs[k], inputs, {g.perturbed, true});
       // What cancels inside of an operator is as large as what came in.
-      const double absolute =
+      double absolute =
           4 * epsilon_of(g.value.dtype()) * std::max(largest(g.value), largest(g.perturbed));
+      // Where a fused operator multiplies inputs first and its composition does not.
+      for (const Tensor& x : node.inputs) {
+        if (s.op->composed && is_floating(x.dtype())) absolute *= std::max(1.0, largest(x));
+      }
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         contributions.push_back({copy_of(value[i]), perturb(perturbed[i], absolute)});
       }
