@@ -47,7 +47,7 @@ struct CustomRule {
 /// rule.
 template <class Op, class... Inputs>
 Tensor apply(Op op, const Inputs&... inputs) {
-  const OpScope scope(op.name);
+  const detail::OpScope scope(op.name);
   Tensor o;
   if (detail::taping()) {
     const detail::CustomForward saving;
@@ -55,9 +55,9 @@ Tensor apply(Op op, const Inputs&... inputs) {
   } else {
     o = op.forward(inputs...);
   }
-  check(o.defined(), "forward returned an undefined tensor");
+  detail::check(o.defined(), "forward returned an undefined tensor");
   // A tensor of its own: what forward returned may be an input, or kept elsewhere.
-  return tie(o.detach(), {inputs...}, detail::CustomRule<Op>{std::move(op)});
+  return detail::tie(o.detach(), {inputs...}, detail::CustomRule<Op>{std::move(op)});
 }
 
 }  // namespace quipu

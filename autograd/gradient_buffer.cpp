@@ -1,8 +1,8 @@
 #include "quipu/autograd/gradient_buffer.h"
 
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 Tensor new_gradient(const Shape& shape, DType dtype, Device device) {
   return empty(shape, dtype, device, Category::gradient);
@@ -21,15 +21,15 @@ GradientBuffer GradientBuffer::share_as(Tensor view) const {
   return other;
 }
 
-const Tensor& GradientBuffer::written() {
+const Tensor& GradientBuffer::for_writing() {
   if (!writable()) *this = own(copy_of_gradient(tensor_));
   return tensor_;
 }
 
-Tensor GradientBuffer::lent_or_copied() const {
+Tensor GradientBuffer::taken_or_copied() const {
   if (!writable()) return copy_of_gradient(tensor_);
   lend();
   return tensor_;
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -5,7 +5,7 @@
 
 #include "quipu/core/tensor.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 /// A gradient tensor and a share of its memory. A share is made by `share` alone, so the memory
 /// knows how many places of the walk hold it; and it knows whether somebody outside the walk may
@@ -41,9 +41,9 @@ class GradientBuffer {
     return defined() && &tensor_.storage() == &x.storage();
   }
   /// Its tensor, to be written: a copy takes its place unless it is writable.
-  const Tensor& written();
+  const Tensor& for_writing();
   /// A tensor that is the caller's alone: this one if it was writable, else a copy.
-  Tensor lent_or_copied() const;
+  Tensor taken_or_copied() const;
 
  private:
   struct Memory {
@@ -67,4 +67,4 @@ class GradientBuffer {
 Tensor copy_of_gradient(const Tensor& gradient);
 Tensor new_gradient(const Shape& shape, DType dtype, Device device);
 
-}  // namespace quipu
+}  // namespace quipu::detail

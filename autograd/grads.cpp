@@ -2,38 +2,11 @@
 #include <algorithm>
 
 #include "quipu/autograd/walk.h"
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
+#include "quipu/core/dispatch/overlap.h"
 
 namespace quipu {
-namespace {
-
-/// Whether some offset in [low, high] times the strides, dimension by dimension, makes up
-/// `distance`.
-bool reachable(const View& a, const View& b, int dim, std::int64_t distance, int& budget) {
-  if (dim == a.dim()) return distance == 0;
-  std::int64_t low = 0, high = 0;  // what the dimensions from here on can make up
-  for (int d = dim; d < a.dim(); ++d) {
-    const std::int64_t down = (b.size(d) - 1) * a.stride(d), up = (a.size(d) - 1) * a.stride(d);
-    low -= std::max(down, -up);
-    high += std::max(up, -down);
-  }
-  if (distance < low || distance > high) return false;
-  for (std::int64_t i = -(b.size(dim) - 1); i < a.size(dim); ++i) {
-    if (--budget < 0) return true;  // too costly to tell
-    if (reachable(a, b, dim + 1, distance - i * a.stride(dim), budget)) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
-bool may_overlap(const View& a, const View& b) {
-  if (a.numel() == 0 || b.numel() == 0) return false;
-  if (a.dim() != b.dim() || a.strides != b.strides || a.dtype != b.dtype) return true;
-  const std::int64_t bytes = static_cast<char*>(b.data) - static_cast<char*>(a.data);
-  int budget = 4096;
-  return reachable(a, b, 0, bytes / static_cast<std::int64_t>(size_of(a.dtype)), budget);
-}
+using namespace detail;
 
 bool Grads::wants(int input) const {
   return walk_.wants(walk_.knot(knot_).inputs[static_cast<std::size_t>(input)]);
@@ -103,9 +76,9 @@ void Grads::finish() {
   }
 }
 
-GradientBuffer apply_hooks(const AutogradMeta& meta, GradientBuffer gradient) {
+GradientBuffer detail::apply_hooks(const AutogradMeta& meta, GradientBuffer gradient) {
   if (meta.hooks.empty()) return gradient;
-  Tensor g = gradient.lent_or_copied();
+  Tensor g = gradient.taken_or_copied();
   gradient = {};  // so that a hook may change it in place
   for (std::size_t i = 0; i < meta.hooks.size(); ++i) {
     if (i > 0) g = copy_of_gradient(g);  // the hook before may have kept it
@@ -120,7 +93,7 @@ GradientBuffer apply_hooks(const AutogradMeta& meta, GradientBuffer gradient) {
   return GradientBuffer::borrow(g);
 }
 
-void inspect_gradient(const Tensor& gradient, const char* what) {
+void detail::inspect_gradient(const Tensor& gradient, const char* what) {
   const std::int64_t bad = first_nonfinite(gradient);
   if (bad < 0) return;
   const std::string scope = scope_path(thread_context().scope);

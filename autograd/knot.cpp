@@ -5,12 +5,13 @@
 #include <unordered_map>
 
 #include "quipu/autograd/custom.h"
-#include "quipu/autograd/meta.h"
 #include "quipu/autograd/recompute.h"
 #include "quipu/autograd/tape.h"
-#include "quipu/core/kernels.h"
+#include "quipu/autograd/tensor_state.h"
+#include "quipu/core/dispatch/kernels.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 thread_local bool paused = false;
@@ -34,7 +35,7 @@ RecordOn::~RecordOn() {
 }
 
 bool recording() {
-  return detail::taping() && !current_tape()->keeps_nothing;
+  return taping() && !current_tape()->keeps_nothing;
 }
 
 AnomalyMode::AnomalyMode() : outer_(std::exchange(anomaly, true)) {}
@@ -76,13 +77,13 @@ const Tensor& Saved::get() const {
   return tensor_;
 }
 
-void change_in_place(const Tensor& x) {
+void detail::change_in_place(const Tensor& x) {
   check(!x.storage().frozen(),
         "a gradient that a walk still needs is changed in place; clone() it first, and pass on or "
         "return the changed copy");
   const AutogradMeta* meta = meta_of(x);
   if (meta && !paused) {
-    check(!(meta->leaf && detail::taping()),
+    check(!(meta->leaf && taping()),
           "a parameter is changed in place while a tape records; open a NoGrad scope");
     check(!(meta->recorded() && meta->tape->alive),
           "a tensor that a tape has recorded is changed in place; open a NoGrad scope, or change a "
@@ -92,7 +93,7 @@ void change_in_place(const Tensor& x) {
   x.storage().changed(op ? op : "a change in place");
 }
 
-const char* backward_name(const char* op) {
+const char* detail::backward_name(const char* op) {
   static std::mutex mutex;
   static auto* names = new std::unordered_map<std::string, std::unique_ptr<std::string>>;
   const std::lock_guard lock(mutex);

@@ -18,8 +18,11 @@
 
 namespace quipu {
 
+namespace detail {
 class Walk;
 class GradientBuffer;
+struct RecomputeRule;
+}  // namespace detail
 
 /// True while operators on this thread are recorded, so that what backward needs must be kept.
 bool recording();
@@ -44,14 +47,17 @@ class Saved {
   Saved(const Saved&) = delete;
   Saved& operator=(const Saved&) = delete;
   Saved(Saved&& other) noexcept;
+  /// Swaps; what was kept before goes with `other`.
   Saved& operator=(Saved&& other) noexcept;
   ~Saved();
 
+  /// False when nothing was kept, or the tensor saved was undefined.
   bool defined() const { return tensor_.defined(); }
   /// Throws when it was changed in place since, naming who saved and who changed it.
   const Tensor& get() const;
+  // As get(), so that a rule can hand it to operators and kernels.
   operator const Tensor&() const { return get(); }
-  operator View() const { return get().view(); }
+  operator detail::View() const { return get().view(); }
 
  private:
   friend Saved save(const Tensor& x);
@@ -59,19 +65,21 @@ class Saved {
   std::uint32_t version_ = 0;
   const char* op_ = nullptr;
 };
+/// Keeps x for a backward rule while an operator is recorded, and counts its bytes as saved.
 Saved save(const Tensor& x);
 
 /// The gradients that a backward rule is asked for, one per input of the operator.
 class Grads {
  public:
-  Grads(Walk& walk, std::size_t knot, std::span<const GradientBuffer> d_outputs)
+  Grads(detail::Walk& walk, std::size_t knot, std::span<const detail::GradientBuffer> d_outputs)
       : walk_(walk), knot_(knot), d_outputs_(d_outputs) {}
 
+  /// Whether the gradient of input number `input` (from 0, as tied) is needed at all.
   bool wants(int input) const;
   /// Where to leave the gradient of an input; not wanted: an undefined Grad. Everything handed out
   /// in one rule may be written by one kernel at once: where two inputs share memory, the second
   /// gets a buffer that is added afterwards.
-  Grad operator[](int input);
+  detail::Grad operator[](int input);
   /// Calls f(grad) if the gradient is wanted; f is done with it when it returns, so that no extra
   /// buffer is needed (unless operator[] has handed out the same memory before).
   template <class F>
@@ -92,15 +100,17 @@ class Grads {
   void finish();
 
  private:
-  Grad hand_out(int input, bool stays_out);
-  Walk& walk_;
+  detail::Grad hand_out(int input, bool stays_out);
+  detail::Walk& walk_;
   std::size_t knot_;
-  std::span<const GradientBuffer> d_outputs_;
+  std::span<const detail::GradientBuffer> d_outputs_;
   std::vector<Tensor> out_;  // handed out by operator[] and perhaps not yet written
   std::vector<std::pair<int, Tensor>> later_;  // buffers to add
   std::vector<std::pair<int, Tensor>> seen_;   // for anomaly mode
-  friend struct RecomputeRule;
+  friend struct detail::RecomputeRule;
 };
+
+namespace detail {
 
 /// Where an input of a knot came from: a leaf, or output `output` of knot `knot`, or nowhere that
 /// wants a gradient.
@@ -142,8 +152,6 @@ struct Knot {
   /// A view whose parts cover its parent exactly once.
   virtual bool covers_parent() const { return false; }
 };
-
-namespace detail {
 
 template <class Rule>
 struct KnotOf final : Knot {
@@ -187,16 +195,14 @@ void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs,
 void inspect_outputs(std::span<const Tensor> outputs);
 bool anomaly_mode();
 
-}  // namespace detail
-
 /// Ends an operator: ties its knot if a tape records and an input wants a gradient. Returns the
 /// output.
 template <class Rule>
 Tensor tie(Tensor o, std::initializer_list<Tensor> inputs, Rule rule) {
   const std::span<const Tensor> in(inputs.begin(), inputs.size());
-  if (detail::anomaly_mode()) detail::inspect_outputs({&o, 1});
-  if (detail::taping() && detail::must_record(in)) {
-    detail::record(std::make_unique<detail::KnotOf<Rule>>(std::move(rule)), {&o, 1}, in);
+  if (anomaly_mode()) inspect_outputs({&o, 1});
+  if (taping() && must_record(in)) {
+    record(std::make_unique<KnotOf<Rule>>(std::move(rule)), {&o, 1}, in);
   }
   return o;
 }
@@ -204,15 +210,15 @@ Tensor tie(Tensor o, std::initializer_list<Tensor> inputs, Rule rule) {
 /// As tie, for operators with several outputs or a list of inputs.
 template <class Rule>
 void tie_all(std::span<const Tensor> outputs, std::span<const Tensor> inputs, Rule rule) {
-  if (detail::anomaly_mode()) detail::inspect_outputs(outputs);
-  if (detail::taping() && detail::must_record(inputs)) {
-    detail::record(std::make_unique<detail::KnotOf<Rule>>(std::move(rule)), outputs, inputs);
+  if (anomaly_mode()) inspect_outputs(outputs);
+  if (taping() && must_record(inputs)) {
+    record(std::make_unique<KnotOf<Rule>>(std::move(rule)), outputs, inputs);
   }
 }
 
 /// Ends an operator that has no gradient.
 inline Tensor no_gradient(Tensor o) {
-  if (detail::anomaly_mode()) detail::inspect_outputs({&o, 1});
+  if (anomaly_mode()) inspect_outputs({&o, 1});
   return o;
 }
 
@@ -220,4 +226,5 @@ inline Tensor no_gradient(Tensor o) {
 /// version.
 void change_in_place(const Tensor& x);
 
+}  // namespace detail
 }  // namespace quipu

@@ -6,10 +6,11 @@
 #include <optional>
 #include <ostream>
 
-#include "quipu/autograd/meta.h"
-#include "quipu/core/recording.h"
+#include "quipu/autograd/tensor_state.h"
+#include "quipu/core/report/recording.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 constexpr std::size_t knots_shown = 20;

@@ -10,15 +10,17 @@
 #include <functional>
 #include <iosfwd>
 
-#include "quipu/core/memory_report.h"
+#include "quipu/core/report/memory_report.h"
 
 namespace quipu {
 
+/// What `plan` imitates and reports; by default cuda without a timeline.
 struct PlanOptions {
   Device device = Device(DeviceKind::cuda, 0, true);  // must be a meta device
   bool timeline = false;                              // the report gets one
 };
 
+/// What a dry run found.
 struct MemoryPlan {
   std::size_t peak = 0;      // live bytes
   std::size_t capacity = 0;  // of the device that is planned for
@@ -28,6 +30,7 @@ struct MemoryPlan {
   /// Whether it fits, who holds what, and, if it does not fit, what would help.
   std::string text() const;
 };
+/// Prints the text.
 std::ostream& operator<<(std::ostream& out, const MemoryPlan& plan);
 
 /// Runs step(device) on a meta device, where operators check their arguments and enter their memory

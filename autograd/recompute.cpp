@@ -11,13 +11,13 @@
 #include "quipu/autograd/tape.h"
 #include "quipu/autograd/walk.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 using Function = std::function<Tensor(const std::vector<Tensor>&)>;
 
 namespace {
 
-thread_local Run* innermost = nullptr;
+thread_local RecomputeRun* innermost = nullptr;
 
 /// The default generator keeps its state, even if the function seeds it.
 class KeepRandomState {
@@ -38,23 +38,23 @@ bool FirstRun::has_captured(const AutogradMeta* meta) const {
                      [&](const Ref<AutogradMeta>& other) { return other.get() == meta; });
 }
 
-Run::Run(FirstRun& log, const TapeState& tape, const TapeState& outside)
-    : Run(std::as_const(log), tape, outside) {
+RecomputeRun::RecomputeRun(FirstRun& log, const TapeState& tape, const TapeState& outside)
+    : RecomputeRun(std::as_const(log), tape, outside) {
   noting_ = &log;
 }
 
-Run::Run(const FirstRun& log, const TapeState& tape, const TapeState& outside)
+RecomputeRun::RecomputeRun(const FirstRun& log, const TapeState& tape, const TapeState& outside)
     : log_(log),
       tape_(tape),
       outside_(outside),
       start_(Storage::next_serial()),
       outer_(std::exchange(innermost, this)) {}
 
-Run::~Run() {
+RecomputeRun::~RecomputeRun() {
   innermost = outer_;
 }
 
-bool Run::captures(const Tensor& x) {
+bool RecomputeRun::captures(const Tensor& x) {
   AutogradMeta* meta = meta_of(x);
   if (log_.has_captured(meta)) return true;
   if (!noting_ || meta->tape.get() != &outside_) return false;
@@ -62,7 +62,7 @@ bool Run::captures(const Tensor& x) {
   return true;
 }
 
-void Run::read(const Tensor& x) {
+void RecomputeRun::read(const Tensor& x) {
   if (!running_) return;
   const Storage& storage = x.storage();
   if (noting_) {
@@ -78,23 +78,19 @@ void Run::read(const Tensor& x) {
         " since forward; change it after backward, or let the function read a clone()");
 }
 
-namespace detail {
-
 void note_read(const Tensor& x) {
-  for (Run* run = innermost; run; run = run->outer()) run->read(x);
+  for (RecomputeRun* run = innermost; run; run = run->outer()) run->read(x);
 }
 
 bool is_captured(const Tensor& x) {
   const TapeState* tape = current_tape().get();
-  for (Run* run = innermost; run; run = run->outer()) {
+  for (RecomputeRun* run = innermost; run; run = run->outer()) {
     if (&run->tape() != tape) continue;
     if (run->captures(x)) return true;
     tape = &run->outside();  // a leaf of the run outside is one for those inside it
   }
   return false;
 }
-
-}  // namespace detail
 
 struct RecomputeRule {
   Function f;
@@ -119,7 +115,7 @@ struct RecomputeRule {
       const std::size_t input = inputs.size() + i;
       if (d.wants(static_cast<int>(input))) inner.bind(*first.captured[i], edges[input]);
     }
-    Run run(std::as_const(first), *state, d.walk_.tape());
+    RecomputeRun run(std::as_const(first), *state, d.walk_.tape());
     Tensor o;
     {
       const KeepRandomState keep;
@@ -137,10 +133,15 @@ struct RecomputeRule {
   }
 };
 
+}  // namespace quipu::detail
+
+namespace quipu {
+using namespace detail;
+
 Tensor recompute(const Function& f, const std::vector<Tensor>& inputs) {
-  if (!detail::taping()) return f(inputs);
+  if (!taping()) return f(inputs);
   const OpScope op("recompute");
-  detail::must_record(inputs);         // throws for inputs of another tape
+  must_record(inputs);                 // throws for inputs of another tape
   if (!recording()) return f(inputs);  // within a first run, which keeps nothing
   RecomputeRule rule{f, {}, {}};
   std::vector<Tensor> all;
@@ -152,7 +153,7 @@ Tensor recompute(const Function& f, const std::vector<Tensor>& inputs) {
   {
     const TapeOwner tape;
     tape.state->keeps_nothing = true;
-    Run run(rule.first, *tape.state, *current_tape());
+    RecomputeRun run(rule.first, *tape.state, *current_tape());
     const DrawScope draws(rule.first.draws, DrawScope::Mode::note);
     const RecordOn on(tape.state);
     o = f(all);
@@ -168,7 +169,7 @@ Tensor recompute(const Function& f, const std::vector<Tensor>& inputs) {
     captured.push_back({Edge::Kind::knot, meta->output, meta->knot, {}});
   }
   o = o.detach();
-  detail::record(std::make_unique<detail::KnotOf<RecomputeRule>>(std::move(rule)), {&o, 1}, inputs);
+  record(std::make_unique<KnotOf<RecomputeRule>>(std::move(rule)), {&o, 1}, inputs);
   std::vector<Edge>& edges = current_tape()->entries.back().knot->inputs;
   edges.insert(edges.end(), captured.begin(), captured.end());
   return o;

@@ -4,9 +4,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "quipu/autograd/meta.h"
+#include "quipu/autograd/tensor_state.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 /// What a function did in its first run.
 struct FirstRun {
@@ -20,15 +20,15 @@ struct FirstRun {
 };
 
 /// A run of a recomputed function on this thread, the first one or another; runs nest.
-class Run {
+class RecomputeRun {
  public:
   /// The first run on `tape`, while `outside` is the tape that records: notes everything in `log`.
-  Run(FirstRun& log, const TapeState& tape, const TapeState& outside);
+  RecomputeRun(FirstRun& log, const TapeState& tape, const TapeState& outside);
   /// Another run, which must do the same, and the walk behind it.
-  Run(const FirstRun& log, const TapeState& tape, const TapeState& outside);
-  ~Run();
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
+  RecomputeRun(const FirstRun& log, const TapeState& tape, const TapeState& outside);
+  ~RecomputeRun();
+  RecomputeRun(const RecomputeRun&) = delete;
+  RecomputeRun& operator=(const RecomputeRun&) = delete;
 
   /// The function has returned; what is left is the walk.
   void function_returned() { running_ = false; }
@@ -38,7 +38,7 @@ class Run {
   bool captures(const Tensor& x);
   const TapeState& tape() const { return tape_; }
   const TapeState& outside() const { return outside_; }
-  Run* outer() const { return outer_; }
+  RecomputeRun* outer() const { return outer_; }
 
  private:
   FirstRun* noting_ = nullptr;  // null: another run
@@ -47,10 +47,8 @@ class Run {
   const TapeState& outside_;
   std::uint64_t start_;  // storages from this serial number on were made by this run
   bool running_ = true;
-  Run* outer_;
+  RecomputeRun* outer_;
 };
-
-namespace detail {
 
 /// An operator reads x; throws where a function that is run again reads something else than before.
 void note_read(const Tensor& x);
@@ -58,5 +56,4 @@ void note_read(const Tensor& x);
 /// recorded.
 bool is_captured(const Tensor& x);
 
-}  // namespace detail
-}  // namespace quipu
+}  // namespace quipu::detail

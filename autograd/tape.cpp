@@ -7,9 +7,10 @@
 #include <utility>
 
 #include "quipu/autograd/walk.h"
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 thread_local bool thread_ended = false;
@@ -87,28 +88,28 @@ void check_walkable(const TapeState& tape, const Tensor& loss) {
 
 }  // namespace
 
-bool tape_is_open() {
+bool detail::tape_is_open() {
   if (thread_ended || open_tapes.stack.empty()) return false;
   if (!open_tapes.stack.back()->alive) drop_ended();
   return !open_tapes.stack.empty();
 }
 
-std::shared_ptr<TapeState> current_tape() {
+std::shared_ptr<TapeState> detail::current_tape() {
   return tape_is_open() ? open_tapes.stack.back() : nullptr;
 }
 
-void push_tape(std::shared_ptr<TapeState> tape) {
+void detail::push_tape(std::shared_ptr<TapeState> tape) {
   open_tapes.stack.push_back(std::move(tape));
   thread_context().timing = true;
 }
 
-void remove_tape(const std::shared_ptr<TapeState>& tape) {
+void detail::remove_tape(const std::shared_ptr<TapeState>& tape) {
   if (thread_ended) return;
   std::erase(open_tapes.stack, tape);
   drop_ended();
 }
 
-TapeWatch* watch_tapes(TapeWatch* watch) {
+TapeWatch* detail::watch_tapes(TapeWatch* watch) {
   return std::exchange(tape_watch, watch);
 }
 

@@ -19,17 +19,22 @@
 #include <vector>
 
 #include "quipu/autograd/knot.h"
+#include "quipu/core/report/memory_report.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu {
 
+namespace detail {
 class TapeOwner;
+}
 
+/// For one walk of a tape.
 struct BackwardOptions {
   Tensor upstream = {};  // gradient of the loss; may be left out when it has one element
   bool retain = false;   // keep the knots for another walk
 };
 
+/// Records from its construction to its end: compute the loss while it lives, then call backward.
 class Tape {
  public:
   Tape();
@@ -47,16 +52,18 @@ class Tape {
   std::size_t size() const;         // knots recorded so far
   std::size_t saved_bytes() const;  // what the knots still hold, as they declared it
   /// What its knots keep, the largest first.
-  std::vector<KnotMemory> knots() const;
+  std::vector<detail::KnotMemory> knots() const;
   /// One row a knot: operator, scope, output shape, bytes saved, workspace, time.
   std::string text() const;
 
  private:
-  std::unique_ptr<TapeOwner> owner_;
+  std::unique_ptr<detail::TapeOwner> owner_;
 };
+/// Prints the text.
 std::ostream& operator<<(std::ostream& out, const Tape& tape);
 
-/// Runs f(inputs) but saves the inputs only; backward runs f again. Random numbers drawn inside
+/// Gradient checkpointing (Chen et al. 2016, arXiv:1604.06174): runs f(inputs) but saves the inputs
+/// only; backward runs f again. Random numbers drawn inside
 /// come out the same, whichever generator they are from. f may use tensors that it captures, and
 /// gradients reach them, too; but they must be there, and unchanged, when backward runs: a change
 /// in place, or another tensor in its place, is an error then.

@@ -1,20 +1,21 @@
 // The gradient side of Tensor.
 #include "quipu/autograd/gradient_buffer.h"
-#include "quipu/autograd/meta.h"
+#include "quipu/autograd/tensor_state.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu {
+using namespace detail;
 
-AutogradMeta* meta_of(const Tensor& x) {
+AutogradMeta* detail::meta_of(const Tensor& x) {
   return static_cast<AutogradMeta*>(x.extra());
 }
 
-AutogradMeta& ensure_meta(const Tensor& x) {
+AutogradMeta& detail::ensure_meta(const Tensor& x) {
   if (!meta_of(x)) x.set_extra(Ref<TensorExtra>(new AutogradMeta(x)));
   return *meta_of(x);
 }
 
-void make_leaf(const Tensor& x) {
+void detail::make_leaf(const Tensor& x) {
   ensure_meta(x).leaf = true;
 }
 

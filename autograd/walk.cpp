@@ -7,9 +7,9 @@
 
 #include <utility>
 
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace {
 
 constexpr int longest_view_chain =
@@ -38,7 +38,7 @@ Walk::Walk(TapeState& tape, bool retain, Walk* parent)
 void Walk::request(const std::vector<Tensor>& tensors) {
   everything_ = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    AutogradMeta* meta = quipu::meta_of(tensors[i]);
+    AutogradMeta* meta = detail::meta_of(tensors[i]);
     check(meta && (meta->leaf || meta->recorded()), "tensor ", i, " ", tensors[i].shape(),
           " has no gradient: it is neither a leaf that requires one nor recorded");
     if (meta->recorded()) {
@@ -105,7 +105,7 @@ void Walk::check_not_undone(std::size_t last) {
 }
 
 void Walk::run(const Tensor& loss, GradientBuffer upstream) {
-  AutogradMeta& meta = *quipu::meta_of(loss);
+  AutogradMeta& meta = *detail::meta_of(loss);
   if (meta.tape.get() != &tape_) {  // a leaf
     const Edge edge{Edge::Kind::leaf, 0, 0, Ref<TensorExtra>(loss.extra())};
     if (wants(edge)) {
@@ -176,7 +176,7 @@ void Walk::undo(std::size_t index) {
 Walk::Target Walk::target(const Edge& edge, int depth) {
   if (edge.kind == Edge::Kind::leaf) return leaf_target(meta_of(edge));
   Slot& s = slot(edge);
-  if (s.buffer.defined()) return {s.buffer.written(), false};
+  if (s.buffer.defined()) return {s.buffer.for_writing(), false};
   const Knot& k = knot(edge.knot);
   if (s.alias || (k.is_view() && depth < longest_view_chain && wants(k.inputs[0]) &&
                   !has_hooks(edge) && !requested(edge))) {
@@ -214,7 +214,7 @@ Walk::Target Walk::leaf_target(AutogradMeta& leaf) {
   }
   if (own != own_leaves_.end()) {
     GradientBuffer& buffer = own->second.buffer;
-    if (buffer.defined()) return {buffer.written(), false};
+    if (buffer.defined()) return {buffer.for_writing(), false};
     buffer = GradientBuffer::own(new_gradient(leaf.shape, dtype, leaf.device));
     return {buffer.tensor(), true};
   }
@@ -252,16 +252,16 @@ void Walk::run_hooks_of_leaves() {
     if (Tensor& grad = own.leaf->grad; grad.defined()) {
       add_into_kernel(Grad::add_to(writable_grad(*own.leaf)), own.buffer.tensor());
     } else {
-      grad = own.buffer.lent_or_copied();
+      grad = own.buffer.taken_or_copied();
     }
   }
 }
 
 Tensor Walk::result(const Tensor& requested) {
-  const AutogradMeta& meta = *quipu::meta_of(requested);
+  const AutogradMeta& meta = *detail::meta_of(requested);
   const GradientBuffer& buffer =
       meta.recorded() ? kept_.at({meta.knot, meta.output}) : own_leaves_.at(&meta).buffer;
-  Tensor gradient = buffer.defined() ? buffer.lent_or_copied()
+  Tensor gradient = buffer.defined() ? buffer.taken_or_copied()
                                      : zeros(meta.shape, meta.grad_dtype.value_or(meta.dtype),
                                              meta.device, Category::gradient);
   gradient = gradient.detach();
@@ -279,4 +279,4 @@ void Walk::spend(const char* by) noexcept {
   for (const auto& [meta, leaf] : touched_) leaf->partial = true;
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

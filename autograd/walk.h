@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "quipu/autograd/gradient_buffer.h"
-#include "quipu/autograd/meta.h"
+#include "quipu/autograd/tensor_state.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 class Walk {
  public:
@@ -82,14 +82,10 @@ class Walk {
   const char* running_ = "";
 };
 
-/// Whether two views of one storage have an element in common; may say yes where it is too costly
-/// to tell.
-bool may_overlap(const View& a, const View& b);
-
 /// Runs the tensor's hooks on its finished gradient. Each gets a tensor of its own, which it may
 /// keep or change.
 GradientBuffer apply_hooks(const AutogradMeta& meta, GradientBuffer gradient);
 /// Anomaly mode: throws when the gradient has a NaN or an infinity.
 void inspect_gradient(const Tensor& gradient, const char* what);
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -7,11 +7,12 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 using Function = std::function<Tensor(const std::vector<Tensor>&)>;
 
-/// `inputs` tensors of one shape in, one out; so many flops an element, twice that in backward.
+/// `inputs` tensors of one shape in, one out; `flops` an element, twice that in backward.
 void add_elementwise(const std::string& op, const std::string& variant, int inputs, double flops,
                      const Function& f) {
   add_operator(op, variant, [=](DType dtype, std::int64_t n) {

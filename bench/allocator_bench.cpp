@@ -4,11 +4,13 @@
 
 #include <cstdlib>
 
-#include "quipu/core/storage.h"
+#include "quipu/core/context.h"
+#include "quipu/core/memory/storage.h"
 
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 
 void sizes(benchmark::internal::Benchmark* b) {
   b->ArgName("bytes")->Arg(1 << 10)->Arg(64 << 10)->Arg(1 << 20)->Arg(16 << 20);

@@ -9,6 +9,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 using Attention = Tensor (*)(const Tensor&, const Tensor&, const Tensor&, const AttentionOptions&);

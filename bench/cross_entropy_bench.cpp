@@ -7,6 +7,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 using Loss = Tensor (*)(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions&);

@@ -16,6 +16,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 
 constexpr std::int64_t tensor_bytes = 16 << 20;
 constexpr std::int64_t side = 2048;  // side * side f32 are tensor_bytes
@@ -79,7 +80,7 @@ std::int64_t count_of(DType dtype) {
   return tensor_bytes / static_cast<std::int64_t>(size_of(dtype));
 }
 
-/// A case over tensors of `count_of(dtype)` elements that moves so many bytes for each of them.
+/// A case over tensors of `count_of(dtype)` elements that moves `bytes_per_element`.
 void add_pointwise(const std::string& op, DType dtype, std::size_t bytes_per_element,
                    const std::function<Call()>& prepare) {
   const std::int64_t n = count_of(dtype);

@@ -8,7 +8,7 @@
 
 #include "quipu/core/devices.h"
 #include "quipu/core/error.h"
-#include "tables.h"
+#include "tables/tables.h"
 
 #ifdef QUIPU_EMULATE
 #include "quipu/cuda/emulator/emulator.h"

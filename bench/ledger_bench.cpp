@@ -3,8 +3,8 @@
 // everything that the allocator does. `recording_%` is what events and operators take longer while
 // a recording is on; `steps_%` is the same from whole steps in turn, and as noisy as those.
 #include <benchmark/benchmark.h>
-#include <quipu/nn/adamw.h>
 #include <quipu/nn/embedding.h>
+#include <quipu/nn/optim/adamw.h>
 #include <quipu/nn/tensor_product_attention.h>
 #include <quipu/nn/transformer_layer.h>
 #include <quipu/quipu.h>
@@ -16,6 +16,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 
 using Layer = nn::TransformerLayer<nn::TensorProductAttention>;
 

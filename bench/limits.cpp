@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "quipu/core/error.h"
-#include "quipu/core/parallel.h"
 #include "quipu/core/tensor.h"
+#include "quipu/core/threads/parallel.h"
 
 namespace quipu::bench {
+using namespace detail;
 namespace {
 
 #if defined(__AVX512F__)

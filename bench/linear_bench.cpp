@@ -8,6 +8,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 using Linear = Tensor (*)(const Tensor&, const Tensor&, const Tensor&);

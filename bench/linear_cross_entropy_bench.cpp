@@ -8,6 +8,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 using LinearLoss = Tensor (*)(const Tensor& x, const Tensor& weight, const Tensor& targets);

@@ -9,6 +9,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 /// Counted in tensors of the size of x: the output has `widths` of them.

@@ -10,7 +10,7 @@
 #include "limits.h"
 #include "quipu/autograd/tape.h"
 #include "quipu/core/devices.h"
-#include "quipu/core/memory.h"
+#include "quipu/core/memory/memory.h"
 
 namespace quipu::bench {
 namespace {

@@ -40,7 +40,7 @@ Device bench_device();
 /// Normal numbers on it, rounded to the type.
 Tensor normal(const Shape& shape, DType dtype);
 
-/// The bytes of so many elements.
+/// The bytes of a number of elements.
 inline double bytes_of(double elements, DType dtype) {
   return elements * static_cast<double>(size_of(dtype));
 }

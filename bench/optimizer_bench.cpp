@@ -12,6 +12,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 using Step = std::function<void(std::span<const ParameterUpdate>)>;

@@ -7,6 +7,7 @@
 namespace {
 
 using namespace quipu;
+using namespace quipu::detail;
 using namespace quipu::bench;
 
 constexpr std::int64_t tpa_heads = 32, tpa_r = 16;

@@ -25,6 +25,10 @@ if(QUIPU_CUDA STREQUAL "ON")
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
 elseif(QUIPU_CUDA STREQUAL "EMULATE")
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    message(FATAL_ERROR "QUIPU_CUDA=EMULATE needs g++: others report a vector's load or store as a call of memcpy or in parts, "
+                        "so that accesses could not be counted. Set CMAKE_CXX_COMPILER to g++.")
+  endif()
   if(BUILD_SHARED_LIBS)
     message(FATAL_ERROR "QUIPU_CUDA=EMULATE needs a static library: shared arrays of kernels are found in the program")
   endif()
@@ -34,7 +38,7 @@ elseif(QUIPU_CUDA STREQUAL "EMULATE")
   set(QUIPU_EMULATOR_INCLUDE ${PROJECT_SOURCE_DIR}/cuda/emulator/include)
   find_package(Boost 1.71 REQUIRED COMPONENTS context)
   find_package(Eigen3 3.4 REQUIRED NO_MODULE)
-  file(GLOB emulator_sources CONFIGURE_DEPENDS cuda/emulator/*.cpp)
+  file(GLOB_RECURSE emulator_sources CONFIGURE_DEPENDS cuda/emulator/*.cpp)
   add_library(quipu_emulator OBJECT ${emulator_sources})
   # Never instrumented: it switches stacks, and it is what instrumented kernels call.
   target_compile_options(quipu_emulator PRIVATE -O2 -g1 -Wall -Wextra -Wconversion -Wno-unused-parameter
@@ -48,7 +52,7 @@ endif()
 
 set(quipu_cuda_kernels "")
 if(NOT QUIPU_CUDA STREQUAL "OFF")
-  file(GLOB quipu_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
+  file(GLOB_RECURSE quipu_cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
 endif()
 
 # quipu_use_cuda(TARGET): the library's own kernels and what they need.
@@ -73,8 +77,6 @@ endfunction()
 
 # Kernels include quipu/cuda/launch.h, here and where the package is installed.
 if(NOT QUIPU_CUDA STREQUAL "OFF")
-  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/quipu)
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/cuda ${PROJECT_BINARY_DIR}/include/quipu/cuda SYMBOLIC)
   install(FILES cuda/launch.h cuda/ptx.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quipu/cuda)
   install(FILES cmake/kernels.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quipu)
 endif()

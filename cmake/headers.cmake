@@ -1,11 +1,26 @@
-# The tree's headers under the name that users include them by: build/include/quipu -> the folders. Install copies the
-# same set.
+# The tree's headers under the name that users include them by: build/include/quipu -> the folders. Install copies what
+# quipu.h reaches by include lines, and nothing else: those are the public headers.
 include(GNUInstallDirs)
-set(quipu_public_folders core autograd ops nn)
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include/quipu)
-foreach(entry IN LISTS quipu_public_folders ITEMS quipu.h)
+foreach(entry IN ITEMS core autograd ops nn cpu cuda quipu.h)  # back ends: for their own files
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${entry} ${PROJECT_BINARY_DIR}/include/quipu/${entry} SYMBOLIC)
 endforeach()
-install(DIRECTORY ${quipu_public_folders} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quipu
-        FILES_MATCHING PATTERN "*.h")
-install(FILES quipu.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quipu)
+
+set(unread quipu.h)
+set(quipu_public_headers "")
+while(unread)
+  list(POP_FRONT unread header)
+  list(APPEND quipu_public_headers ${header})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${header})
+  file(STRINGS ${header} lines REGEX "^[ \t]*#[ \t]*include[ \t]*\"quipu/")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^.*\"quipu/([^\"]+)\".*$" "\\1" included "${line}")
+    if(NOT included IN_LIST quipu_public_headers AND NOT included IN_LIST unread)
+      list(APPEND unread ${included})
+    endif()
+  endforeach()
+endwhile()
+foreach(header IN LISTS quipu_public_headers)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quipu/${folder})
+endforeach()

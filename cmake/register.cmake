@@ -1,5 +1,5 @@
-# Every back-end source cpu/foo.cpp with kernels defines `void quipu::register_cpu_foo()`. This writes the one function
-# that calls them all, so that a static library keeps them and nobody has to list them.
+# A back-end source such as cpu/foo.cpp that provides kernels defines `void quipu::detail::register_cpu_foo()`. This writes
+# the one function that calls them all, so that a static library keeps them and nobody has to list them.
 function(quipu_write_register_kernels output)
   set(declarations "")
   set(calls "")
@@ -14,11 +14,11 @@ function(quipu_write_register_kernels output)
   endforeach()
   file(CONFIGURE OUTPUT ${output} CONTENT
 "// Written by cmake/register.cmake.
-namespace quipu {
+namespace quipu::detail {
 ${declarations}
 void register_kernels();
 void register_kernels() {
 ${calls}}
-}  // namespace quipu
+}  // namespace quipu::detail
 " @ONLY)
 endfunction()

@@ -1,5 +1,5 @@
 # quipu_add_test(NAME COMMAND...): a ctest entry with the sanitizers' settings. Entries that count test cases of their
-# own (one per tests/*_test.cpp) get the label "cases"; every other entry counts as one case.
+# own (one per *_test.cpp) get the label "cases"; every other entry counts as one case.
 function(quipu_add_test name)
   add_test(NAME ${name} COMMAND ${ARGN})
   set(environment "")

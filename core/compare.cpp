@@ -4,9 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "quipu/core/context.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();

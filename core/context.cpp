@@ -5,9 +5,10 @@
 #include <map>
 #include <mutex>
 
-#include "quipu/core/fork.h"
+#include "quipu/core/threads/fork.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 /// All scope paths ever opened. Interned, so that a block remembers its scope as one number.
@@ -24,12 +25,12 @@ ScopeTable& scopes() {
 
 }  // namespace
 
-ThreadContext& thread_context() {
+ThreadContext& detail::thread_context() {
   thread_local ThreadContext context;
   return context;
 }
 
-std::int64_t now_ns() {
+std::int64_t detail::now_ns() {
   using namespace std::chrono;
   return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
 }
@@ -54,11 +55,11 @@ MemoryScope::MemoryScope(ScopeId id) : outer_(thread_context().scope) {
 
 MemoryScope::~MemoryScope() {
   ThreadContext& context = thread_context();
-  if (start_ns_ != 0) detail::note_span(nullptr, context.scope, start_ns_);
+  if (start_ns_ != 0) note_span(nullptr, context.scope, start_ns_);
   context.scope = outer_;
 }
 
-std::string scope_path(ScopeId id) {
+std::string detail::scope_path(ScopeId id) {
   ScopeTable& table = scopes();
   const std::lock_guard lock(table.mutex);
   return table.paths[id];

@@ -7,6 +7,7 @@
 #include <string_view>
 
 namespace quipu {
+namespace detail {
 
 /// An interned path of scope names ("model/layer3"); 0 is the empty one.
 using ScopeId = std::uint32_t;
@@ -24,12 +25,8 @@ ThreadContext& thread_context();
 
 std::int64_t now_ns();
 
-namespace detail {
-
 /// Something ran from `start_ns` until now; for the recording of this thread, if there is one.
 void note_span(const char* op, ScopeId scope, std::int64_t start_ns) noexcept;
-
-}  // namespace detail
 
 /// Opened by every public operator: names it in the ledger, in errors and on the tape. `name` must
 /// be a literal.
@@ -43,7 +40,7 @@ class OpScope {
   }
   ~OpScope() {
     if (context_.tracing) [[unlikely]]
-      detail::note_span(context_.op, context_.scope, context_.op_start_ns);
+      note_span(context_.op, context_.scope, context_.op_start_ns);
     context_ = outer_;
   }
   OpScope(const OpScope&) = delete;
@@ -54,22 +51,24 @@ class OpScope {
   ThreadContext outer_;
 };
 
+/// "model/layer3", or "" for no scope.
+std::string scope_path(ScopeId id);
+
+}  // namespace detail
+
 /// A name of the user's for what happens while it lives: `MemoryScope scope("layer3");`. Scopes
 /// nest.
 class MemoryScope {
  public:
   explicit MemoryScope(std::string_view name);
-  explicit MemoryScope(ScopeId id);  // enters a scope that was open before
+  explicit MemoryScope(detail::ScopeId id);  // enters a scope that was open before
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
  private:
-  ScopeId outer_;
+  detail::ScopeId outer_;
   std::int64_t start_ns_ = 0;  // 0: not recorded
 };
-
-/// "model/layer3", or "" for no scope.
-std::string scope_path(ScopeId id);
 
 }  // namespace quipu

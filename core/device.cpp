@@ -5,6 +5,7 @@
 #include "quipu/core/error.h"
 
 namespace quipu {
+using namespace detail;
 
 const char* name_of(DeviceKind kind) {
   return kind == DeviceKind::cpu ? "cpu" : "cuda";

@@ -3,12 +3,14 @@
 #include <array>
 #include <iostream>
 
-#include "quipu/core/allocator.h"
-#include "quipu/core/dispatch.h"
+#include "quipu/core/dispatch/dispatch.h"
 #include "quipu/core/error.h"
+#include "quipu/core/memory/allocator.h"
+#include "quipu/core/streams.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 DeviceFunctions& functions_of(DeviceKind kind) {
@@ -17,7 +19,7 @@ DeviceFunctions& functions_of(DeviceKind kind) {
 }
 
 int count_cuda(std::string* why) {
-  detail::ensure_kernels_registered();
+  ensure_kernels_registered();
   const DeviceFunctions& functions = functions_of(DeviceKind::cuda);
   if (functions.count) return functions.count(why);
   *why = "this build of quipu has no CUDA back end";
@@ -26,7 +28,7 @@ int count_cuda(std::string* why) {
 
 }  // namespace
 
-void provide_devices(DeviceKind kind, const DeviceFunctions& functions) {
+void detail::provide_devices(DeviceKind kind, const DeviceFunctions& functions) {
   functions_of(kind) = functions;
 }
 
@@ -110,7 +112,7 @@ StreamScope::~StreamScope() {
   if (device_.is_cuda()) functions_of(device_.kind()).use_stream(device_.index(), outer_);
 }
 
-void note_use(const Tensor& x) {
+void detail::note_use(const Tensor& x) {
   allocator_of(x.device()).note_use(x.storage().data());
 }
 

@@ -8,6 +8,7 @@
 #include "quipu/core/scalar.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 /// The double as a float, rounded to odd: a second rounding to fewer bits is then the same as one
@@ -59,7 +60,7 @@ DType promote(DType a, DType b) {
   return width_rank(a) >= width_rank(b) ? a : b;
 }
 
-BFloat16 to_bf16(double x) {
+BFloat16 detail::to_bf16(double x) {
   const auto bits = std::bit_cast<std::uint32_t>(round_to_odd(x));
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
     return {static_cast<std::uint16_t>((bits >> 16) |
@@ -68,7 +69,7 @@ BFloat16 to_bf16(double x) {
   return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-Half to_f16(double x) {
+Half detail::to_f16(double x) {
   const auto bits = std::bit_cast<std::uint32_t>(round_to_odd(x));
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
@@ -87,11 +88,11 @@ Half to_f16(double x) {
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
 
-float to_float(BFloat16 x) {
+float detail::to_float(BFloat16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
 
-float to_float(Half x) {
+float detail::to_float(Half x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = x.bits & 0x7fffu;
   if (magnitude >= 0x7c00u)
@@ -105,14 +106,14 @@ float to_float(Half x) {
 std::string to_string(const Scalar& s) {
   std::string text;
   if (s.is_real()) {
-    detail::append_double(text, s.real());
+    append_double(text, s.real());
   } else {
     text = std::to_string(s.whole());
   }
   return text;
 }
 
-void check_scalar(const Scalar& s, DType dtype) {
+void detail::check_scalar(const Scalar& s, DType dtype) {
   check(!s.is_real() || is_floating(dtype), "the scalar ", s, " is real, but the tensor is ", dtype,
         "; scalars do not change a tensor's type: convert it first with .to(f32)");
 }
@@ -137,7 +138,7 @@ WholeRange whole_range(DType dtype) {
 
 }  // namespace
 
-void check_value(const Scalar& s, DType dtype) {
+void detail::check_value(const Scalar& s, DType dtype) {
   check_scalar(s, dtype);
   if (is_floating(dtype)) return;
   const auto [low, high] = whole_range(dtype);
@@ -145,14 +146,14 @@ void check_value(const Scalar& s, DType dtype) {
         ", which holds ", low, " to ", high, "; convert the tensor first with .to(i64)");
 }
 
-Scalar in_type(const Scalar& s, DType dtype) {
+Scalar detail::in_type(const Scalar& s, DType dtype) {
   if (!is_reduced(dtype)) return s;
   const float rounded =
       dtype == DType::bf16 ? to_float(to_bf16(s.real())) : to_float(to_f16(s.real()));
   return std::isinf(rounded) ? s : Scalar(rounded);
 }
 
-Scalar lower_bound_in(const Scalar& s, DType dtype) {
+Scalar detail::lower_bound_in(const Scalar& s, DType dtype) {
   check_scalar(s, dtype);
   if (is_floating(dtype)) return in_type(s, dtype);
   if (s.whole() < whole_range(dtype).low) return whole_range(dtype).low;
@@ -160,7 +161,7 @@ Scalar lower_bound_in(const Scalar& s, DType dtype) {
   return s;
 }
 
-Scalar upper_bound_in(const Scalar& s, DType dtype) {
+Scalar detail::upper_bound_in(const Scalar& s, DType dtype) {
   check_scalar(s, dtype);
   if (is_floating(dtype)) return in_type(s, dtype);
   if (s.whole() > whole_range(dtype).high) return whole_range(dtype).high;

@@ -25,7 +25,7 @@ class OutOfMemory : public Error {
  public:
   OutOfMemory(const std::string& message, std::size_t requested_bytes)
       : Error(message), requested(requested_bytes) {}
-  std::size_t requested;
+  std::size_t requested;  // bytes of the one allocation that failed
 };
 
 namespace detail {
@@ -68,12 +68,10 @@ std::string concat(const Parts&... parts) {
 [[noreturn]] void throw_error(const std::string& message);
 [[noreturn]] void throw_internal(const std::string& message);
 
-}  // namespace detail
-
 /// Throws `Error` with the parts joined, after the name of the running operator.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
-  detail::throw_error(detail::concat(parts...));
+  throw_error(concat(parts...));
 }
 
 /// A user's mistake unless `ok`. Parts are only joined on failure.
@@ -94,7 +92,8 @@ void check_enum(const char* name, Enum value, Enum last) {
 template <class... Parts>
 void ensure(bool ok, const Parts&... parts) {
   if (!ok) [[unlikely]]
-    detail::throw_internal(detail::concat(parts...));
+    throw_internal(concat(parts...));
 }
 
+}  // namespace detail
 }  // namespace quipu

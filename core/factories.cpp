@@ -3,10 +3,12 @@
 #include <cmath>
 #include <numeric>
 
-#include "quipu/core/kernels.h"
+#include "quipu/core/context.h"
+#include "quipu/core/dispatch/kernels.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu {
+using namespace detail;
 
 Tensor empty(const Shape& shape, DType dtype, Device device, Category category) {
   return Tensor(Ref<Storage>(new Storage(shape, dtype, device, category)), 0, shape,
@@ -17,7 +19,7 @@ Tensor empty_like(const Tensor& x) {
   return empty(x.shape(), x.dtype(), x.device());
 }
 
-Tensor workspace(const Shape& shape, DType dtype, Device device) {
+Tensor detail::workspace(const Shape& shape, DType dtype, Device device) {
   return empty(shape, dtype, device, Category::workspace);
 }
 

@@ -1,6 +1,6 @@
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 std::int64_t first_nonfinite(View x) {
   const Shape whole = x.shape;
@@ -20,4 +20,4 @@ std::int64_t first_nonfinite(View x) {
   return index;
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -8,9 +8,10 @@
 #include "quipu/core/tensor.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
-// A tensor is shown whole up to so many elements, in rows of so many; larger ones are cut.
+// The middle of larger tensors and longer rows is cut out.
 constexpr std::int64_t most_elements = 200;
 constexpr std::int64_t longest_row = 32;
 

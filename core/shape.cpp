@@ -5,6 +5,7 @@
 #include "quipu/core/error.h"
 
 namespace quipu {
+using namespace detail;
 
 void Dims::require_room(std::size_t size) const {
   check(size <= max_dims, "a tensor has at most ", max_dims, " dimensions, but ", size,
@@ -68,7 +69,7 @@ std::int64_t numel(const Shape& shape) {
   return empty ? 0 : n;
 }
 
-Strides contiguous_strides(const Shape& shape) {
+Strides detail::contiguous_strides(const Shape& shape) {
   Strides strides = Dims::filled(shape.size(), 1);
   std::int64_t step = 1;
   for (int d = shape.size() - 1; d >= 0; --d) {
@@ -79,7 +80,7 @@ Strides contiguous_strides(const Shape& shape) {
   return strides;
 }
 
-bool is_contiguous(const Shape& shape, const Strides& strides) {
+bool detail::is_contiguous(const Shape& shape, const Strides& strides) {
   std::int64_t step = 1;
   bool dense = true;
   for (int d = shape.size() - 1; d >= 0; --d) {
@@ -90,7 +91,7 @@ bool is_contiguous(const Shape& shape, const Strides& strides) {
   return dense;
 }
 
-int wrap_dim(std::int64_t dim, int dims) {
+int detail::wrap_dim(std::int64_t dim, int dims) {
   check(dim >= -dims && dim < dims, "dimension ", dim, " is out of range for a tensor with ", dims,
         dims == 1 ? " dimension" : " dimensions");
   return static_cast<int>(dim < 0 ? dim + dims : dim);
@@ -118,7 +119,7 @@ Shape broadcast_shapes(const Shape& a, const Shape& b) {
   return shape;
 }
 
-Strides broadcast_strides(const Shape& shape, const Strides& strides, const Shape& target) {
+Strides detail::broadcast_strides(const Shape& shape, const Strides& strides, const Shape& target) {
   Strides wide = Dims::filled(target.size(), 0);
   const int lead = target.size() - shape.size();
   for (int d = 0; d < shape.size(); ++d) {

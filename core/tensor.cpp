@@ -1,8 +1,10 @@
 #include "quipu/core/tensor.h"
 
-#include "quipu/core/kernels.h"
+#include "quipu/core/context.h"
+#include "quipu/core/dispatch/kernels.h"
 
 namespace quipu {
+using namespace detail;
 
 Tensor::Tensor(Ref<Storage> storage, std::int64_t offset, Shape shape, Strides strides, DType dtype)
     : impl_(new Impl) {

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "quipu/core/device.h"
+#include "quipu/core/dispatch/view.h"
 #include "quipu/core/dtype.h"
 #include "quipu/core/error.h"
-#include "quipu/core/random.h"
+#include "quipu/core/memory/storage.h"
+#include "quipu/core/random/random.h"
 #include "quipu/core/scalar.h"
 #include "quipu/core/shape.h"
-#include "quipu/core/storage.h"
-#include "quipu/core/view.h"
 
 namespace quipu {
 
@@ -29,33 +29,48 @@ using Hook = std::function<Tensor(const Tensor& gradient)>;
 /// One entry of `x(...)`: an index, a range, everything, a new axis, or the rest.
 class Index {
  public:
+  /// What the entry does to the dimension it stands at; see `slice`, `all`, `new_axis` and `rest`.
   enum class Kind { at, range, all, new_axis, rest };
+  /// One position, counted from the end where negative; the dimension is dropped.
   Index(std::int64_t i) : kind(Kind::at), start(i) {}
   Index(int i) : Index(static_cast<std::int64_t>(i)) {}
+  /// For all, new_axis and rest, which need no numbers.
   static Index of(Kind kind) {
     Index i(0);
     i.kind = kind;
     return i;
   }
-  Kind kind;
-  std::int64_t start = 0, step = 1;
-  std::optional<std::int64_t> stop;
+  Kind kind;  // which of the numbers below count
+  /// The position of `at`, or where a range starts.
+  std::int64_t start = 0, step = 1;  // from one entry of a range to the next
+  std::optional<std::int64_t> stop;  // behind the last entry of a range; none: up to the end
 };
 /// [start, stop), negative values count from the end; `x(slice(1, 5), all)`.
+/// Without `stop` up to the end; `step` is at least 1.
 Index slice(std::int64_t start, std::optional<std::int64_t> stop = {}, std::int64_t step = 1);
+/// A whole dimension.
 inline const Index all = Index::of(Index::Kind::all);
+/// A dimension of size 1 that was not there.
 inline const Index new_axis = Index::of(Index::Kind::new_axis);
+/// As many whole dimensions as the other entries leave over; at most once in an index.
 inline const Index rest = Index::of(Index::Kind::rest);
 
+namespace detail {
 /// What autograd/ knows of a tensor; core/ only keeps it alive.
 struct TensorExtra : RefCounted {};
+}  // namespace detail
 
+/// An n-dimensional array. Copying it copies the handle, not the values: clone() does that. Without
+/// arguments it is undefined: it has no shape, and operators on it throw Error.
 class Tensor {
  public:
   Tensor() = default;
   /// A tensor on existing storage; for factories and views.
-  Tensor(Ref<Storage> storage, std::int64_t offset, Shape shape, Strides strides, DType dtype);
+  Tensor(detail::Ref<detail::Storage> storage, std::int64_t offset, Shape shape, Strides strides,
+         DType dtype);
 
+  // What it is. Strides and offset (of the first element in its storage) count elements, not bytes;
+  // nbytes is that of the elements, which may repeat; a negative dim counts from the end.
   bool defined() const { return static_cast<bool>(impl_); }
   const Shape& shape() const { return impl().shape; }
   const Strides& strides() const { return impl().strides; }
@@ -66,8 +81,10 @@ class Tensor {
   DType dtype() const { return impl().dtype; }
   Device device() const { return storage().device(); }
   std::int64_t offset() const { return impl().offset; }
-  bool is_contiguous() const { return quipu::is_contiguous(shape(), strides()); }
-  Storage& storage() const { return *impl().storage; }
+  bool is_contiguous() const { return detail::is_contiguous(shape(), strides()); }
+  /// For the library itself: the memory behind the elements, shared by views.
+  detail::Storage& storage() const { return *impl().storage; }
+  /// True for copies of one handle; views on the same memory are other tensors.
   bool same_as(const Tensor& other) const { return impl_ == other.impl_; }
 
   /// The elements, on the CPU and in the tensor's own type. Writing through it is not seen by
@@ -77,12 +94,16 @@ class Tensor {
     check_access(dtype_of<T>);
     return static_cast<T*>(raw_data());
   }
+  /// The address of the first element on its own device, null where it has no memory. On meta:
+  /// an error.
   void* raw_data() const;
-  View view() const;
-  operator View() const { return view(); }
+  // For the library itself: the arguments of kernels.
+  detail::View view() const;
+  operator detail::View() const { return view(); }
 
   /// The one element of a one-element tensor. On meta there is none: an error.
   double item() const;
+  /// As item, exact for all integers; a floating type is an error.
   std::int64_t item_int() const;
   /// All elements in row-major order, converted. Whole numbers beyond 2^53 are rounded; read_values
   /// is exact.
@@ -109,6 +130,7 @@ class Tensor {
   Tensor operator()(const I&... indices) const {
     return index({Index(indices)...});
   }
+  /// As operator(), for entries that are known at run time only.
   Tensor index(const std::vector<Index>& indices) const;
 
   // Copies: gradients flow through them, too.
@@ -145,20 +167,23 @@ class Tensor {
   bool requires_grad() const;  // a leaf that asked for a gradient, or recorded on a living tape
   Tensor grad() const;         // undefined when there is none
   void set_grad(const Tensor& gradient) const;  // copies its values; undefined drops the gradient
-  void zero_grad() const;  // drops the gradient; its memory is free again
+  void zero_grad() const;                       // drops the gradient; its memory is free again
   /// The type that its gradient is summed in; the tensor's own unless set.
   const Tensor& set_grad_dtype(DType dtype) const;
   /// True after an error in the middle of backward, until zero_grad().
   bool grad_is_partial() const;
+  /// Calls `hook` in every backward, hooks in the order of adding. A tensor that gets no gradient
+  /// is an error.
   void add_hook(Hook hook) const;
 
-  TensorExtra* extra() const { return defined() ? impl_->extra.get() : nullptr; }
-  void set_extra(Ref<TensorExtra> extra) const { impl().extra = std::move(extra); }
+  // For the library itself.
+  detail::TensorExtra* extra() const { return defined() ? impl_->extra.get() : nullptr; }
+  void set_extra(detail::Ref<detail::TensorExtra> extra) const { impl().extra = std::move(extra); }
 
  private:
-  struct Impl : RefCounted {
-    Ref<Storage> storage;
-    Ref<TensorExtra> extra;
+  struct Impl : detail::RefCounted {
+    detail::Ref<detail::Storage> storage;
+    detail::Ref<detail::TensorExtra> extra;
     std::int64_t offset = 0;
     std::int64_t numel = 0;
     Shape shape;
@@ -173,15 +198,13 @@ class Tensor {
   [[noreturn]] static void throw_undefined();
   void check_access(DType wanted) const;
 
-  Ref<Impl> impl_;
+  detail::Ref<Impl> impl_;
 };
 
 // Factories. dtype defaults to f32, device to the CPU.
 Tensor empty(const Shape& shape, DType dtype = f32, Device device = {},
              Category category = Category::output);
 Tensor empty_like(const Tensor& x);
-/// Scratch memory of the running operator; dies with it.
-Tensor workspace(const Shape& shape, DType dtype, Device device);
 Tensor zeros(const Shape& shape, DType dtype = f32, Device device = {},
              Category category = Category::output);
 Tensor zeros_like(const Tensor& x);
@@ -199,15 +222,18 @@ Tensor randn(const Shape& shape, DType dtype = f32, Device device = {},
 /// Whole numbers in [low, high).
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, DType dtype = i64,
                Device device = {}, Generator& g = default_generator());
+/// 0 to n - 1 in random order, i64 (n).
 Tensor randperm(std::int64_t n, Device device = {}, Generator& g = default_generator());
 
-/// A copy of the values, row-major: from({1.0, 2.0}), from(v, {2, 3}), from(v, {2, 3}, bf16).
+/// A copy of numel(shape) values of type `source` in host memory, row-major, converted to `dtype`.
 Tensor from_bytes(const void* data, DType source, const Shape& shape, DType dtype, Device device);
+/// A copy of the values, row-major: from({1.0, 2.0}), from(v, {2, 3}), from(v, {2, 3}, bf16). Their
+/// number must be that of the shape's elements; without a shape there is one dimension.
 template <class T>
 Tensor from(std::span<const T> values, const Shape& shape, DType dtype = dtype_of<T>,
             Device device = {}) {
-  check(numel(shape) == static_cast<std::int64_t>(values.size()), "from: ", values.size(),
-        " values do not fill shape ", shape);
+  detail::check(numel(shape) == static_cast<std::int64_t>(values.size()), "from: ", values.size(),
+                " values do not fill shape ", shape);
   return from_bytes(values.data(), dtype_of<T>, shape, dtype, device);
 }
 template <class T>
@@ -235,17 +261,21 @@ void read_values(const Tensor& x, DType dtype, void* to);
 /// How far two tensors are apart. `ok` is false when shapes or dtypes differ or a NaN stands on one
 /// side only.
 struct Difference {
-  bool ok = false;
+  bool ok = false;     // every entry is within the tolerance
   double largest = 0;  // |a - b| at the worst entry
   std::string text;    // names the worst entry
+  /// As `ok`.
   explicit operator bool() const { return ok; }
 };
+/// An entry passes when |a - b| <= absolute + relative * |b|. Infinities must be equal.
 struct Tolerance {
   std::optional<double> relative;  // default: 8 epsilon of the dtype
   std::optional<double> absolute;  // default: as relative
   bool equal_nan = false;          // otherwise NaN is never equal
 };
+/// Compares entry by entry, on whichever devices they are. On meta there are no values: an error.
 Difference compare(const Tensor& a, const Tensor& b, const Tolerance& tolerance = {});
+/// compare() as a yes or no.
 inline bool allclose(const Tensor& a, const Tensor& b, const Tolerance& t = {}) {
   return compare(a, b, t).ok;
 }
@@ -254,6 +284,14 @@ bool same_bits(const Tensor& a, const Tensor& b);
 
 /// Values with shape, dtype and device; the middle of large tensors is cut out.
 std::string to_string(const Tensor& x);
+/// Prints to_string(x).
 std::ostream& operator<<(std::ostream& out, const Tensor& x);
+
+namespace detail {
+
+/// Scratch memory of the running operator; dies with it.
+Tensor workspace(const Shape& shape, DType dtype, Device device);
+
+}  // namespace detail
 
 }  // namespace quipu

@@ -7,7 +7,7 @@
 
 #include "layout.h"
 
-namespace quipu::on_cpu {
+namespace quipu::detail::on_cpu {
 
 inline constexpr std::int64_t short_line = 32;
 
@@ -43,7 +43,7 @@ class AxisPlan {
   }
 
   std::int64_t groups() const { return quipu::numel(outer_.shape); }
-  bool has_columns() const { return columns_ > 1; }
+  bool softmax_over_sequence() const { return columns_ > 1; }
 
   /// Calls f(group) for the groups [begin, end).
   template <class F>
@@ -95,4 +95,4 @@ class AxisPlan {
   std::int64_t widest_;
 };
 
-}  // namespace quipu::on_cpu
+}  // namespace quipu::detail::on_cpu

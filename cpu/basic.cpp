@@ -8,12 +8,12 @@
 #include <limits>
 
 #include "loop_order.h"
-#include "pointwise_frame.h"
-#include "quipu/core/kernels.h"
-#include "quipu/core/parallel.h"
-#include "vector_math.h"
+#include "quipu/core/dispatch/kernels.h"
+#include "quipu/core/threads/parallel.h"
+#include "quipu/cpu/pointwise/frame.h"
+#include "quipu/cpu/simd/vector_math.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -114,7 +114,7 @@ void copy(View o, View x) {
   if (o.dtype == x.dtype) {
     copy_bits(o, x);
   } else {
-    pointwise_kernel(Grad::write_to(o), Pointwise::copy, {x});
+    pointwise_kernel(Target::write_to(o), Pointwise::copy, {x});
   }
 }
 
@@ -187,4 +187,4 @@ void register_cpu_basic() {
   ramp_kernel.provide(DeviceKind::cpu, on_cpu::ramp);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

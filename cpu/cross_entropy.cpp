@@ -5,13 +5,13 @@
 #include <cmath>
 
 #include "quipu/core/error.h"
-#include "quipu/core/parallel.h"
-#include "quipu/ops/cross_entropy_kernels.h"
-#include "quipu/ops/log_sum_kernels.h"
+#include "quipu/core/threads/parallel.h"
+#include "quipu/cpu/simd/whole_numbers.h"
+#include "quipu/ops/loss/cross_entropy_kernels.h"
+#include "quipu/ops/reduce/log_sum_kernels.h"
 #include "rows.h"
-#include "whole_numbers.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -203,9 +203,9 @@ void gradient(View logits, View targets, View lse, View scale, View d_o, Grad d_
 }  // namespace on_cpu
 
 void register_cpu_cross_entropy() {
-  cross_entropy_targets.provide(DeviceKind::cpu, on_cpu::check_targets);
-  cross_entropy_rows.provide(DeviceKind::cpu, on_cpu::rows);
-  cross_entropy_gradient.provide(DeviceKind::cpu, on_cpu::gradient);
+  cross_entropy_targets_kernel.provide(DeviceKind::cpu, on_cpu::check_targets);
+  cross_entropy_rows_kernel.provide(DeviceKind::cpu, on_cpu::rows);
+  cross_entropy_gradient_kernel.provide(DeviceKind::cpu, on_cpu::gradient);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -3,13 +3,13 @@
 // the ten rounds of Philox.
 #include <cmath>
 
-#include "convert.h"
 #include "layout.h"
-#include "philox_words.h"
-#include "quipu/core/parallel.h"
+#include "quipu/core/threads/parallel.h"
+#include "quipu/cpu/simd/convert.h"
+#include "quipu/cpu/simd/philox_words.h"
 #include "quipu/ops/dropout_kernels.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -26,11 +26,11 @@ void drop_run(T* values, const std::uint32_t* words, std::int64_t n, std::uint32
 }
 
 template <class T>
-void drop(const View& x, const Grad& o, double p, PhiloxState state) {
+void drop(const View& x, const Target& o, double p, PhiloxState state) {
   const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 0x1p24));
   const T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
   const Layout<2> layout = Layout<2>{x.shape, {x.strides, o.view.strides}}.merged();
-  const auto deliver = o.add ? add_run<T> : store_run<T>;
+  const auto put_run = o.add ? add_run<T> : store_run<T>;
   parallel_for(x.numel(), grain, [&](std::int64_t begin, std::int64_t end) {
     T values[tile];
     std::uint32_t words[tile];
@@ -39,12 +39,12 @@ void drop(const View& x, const Grad& o, double p, PhiloxState state) {
                    philox_words(words, state, static_cast<std::uint64_t>(position), n);
                    load_run(values, at(x, offset[0]), x.dtype, layout[0].back(), n);
                    drop_run(values, words, n, threshold, scale);
-                   deliver(at(o.view, offset[1]), o.view.dtype, layout[1].back(), values, n);
+                   put_run(at(o.view, offset[1]), o.view.dtype, layout[1].back(), values, n);
                  });
   });
 }
 
-void dropout(View x, Grad o, double p, PhiloxState state) {
+void dropout(View x, Target o, double p, PhiloxState state) {
   (x.dtype == f64 || o.view.dtype == f64 ? drop<double> : drop<float>)(x, o, p, state);
 }
 
@@ -55,4 +55,4 @@ void register_cpu_dropout() {
   dropout_kernel.provide(DeviceKind::cpu, on_cpu::dropout);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

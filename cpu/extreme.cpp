@@ -7,11 +7,11 @@
 #include <type_traits>
 
 #include "axis_plan.h"
-#include "convert.h"
-#include "quipu/core/parallel.h"
-#include "quipu/ops/reduce_kernels.h"
+#include "quipu/core/threads/parallel.h"
+#include "quipu/cpu/simd/convert.h"
+#include "quipu/ops/reduce/kernels.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -79,7 +79,7 @@ class Search {
 
   void run() const {
     const std::int64_t groups = plan_.groups();
-    const std::int64_t work = plan_.length * (plan_.has_columns() ? widest : 1);
+    const std::int64_t work = plan_.length * (plan_.softmax_over_sequence() ? widest : 1);
     const bool few = groups < 8 && work > piece;
     const std::int64_t grain = few ? groups : std::max<std::int64_t>(1, piece / 4 / work);
     if (few) return plan_.each(0, groups, [&](const Group& g) { search_in_pieces(g); });
@@ -95,7 +95,7 @@ class Search {
     T best[widest];
     std::int64_t where[widest];
     scan(g, 0, plan_.length, best, where);
-    deliver(g, best, where);
+    store(g, best, where);
   }
 
   void search_in_pieces(const Group& g) const {
@@ -115,12 +115,12 @@ class Search {
       best[i] = best[r];
       where[i] = where[r];
     }
-    deliver(g, best, where);
+    store(g, best, where);
   }
 
   void scan(const Group& g, std::int64_t begin, std::int64_t end, T* best,
             std::int64_t* where) const {
-    if (plan_.has_columns()) {
+    if (plan_.softmax_over_sequence()) {
       scan_columns(g, begin, end, best, where);
     } else {
       scan_line(g, begin, end, best, where);
@@ -164,7 +164,7 @@ class Search {
     for (std::int64_t i = 0; i < g.width; ++i) where[i] = begin + steps[i];
   }
 
-  void deliver(const Group& g, const T* best, const std::int64_t* where) const {
+  void store(const Group& g, const T* best, const std::int64_t* where) const {
     if (values_.defined) {
       store_run(at(values_, g.offsets[1]), values_.dtype, plan_.column_stride[1], best, g.width);
     }
@@ -203,4 +203,4 @@ void register_cpu_extreme() {
   extreme_kernel.provide(DeviceKind::cpu, on_cpu::extreme);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -4,9 +4,9 @@
 #include <array>
 #include <cstdint>
 
-#include "quipu/core/view.h"
+#include "quipu/core/dispatch/view.h"
 
-namespace quipu::on_cpu {
+namespace quipu::detail::on_cpu {
 
 template <int N>
 using Offsets = std::array<std::int64_t, static_cast<std::size_t>(N)>;
@@ -105,4 +105,4 @@ inline char* at(const View& v, std::int64_t elements) {
   return static_cast<char*>(v.data) + elements * static_cast<std::int64_t>(size_of(v.dtype));
 }
 
-}  // namespace quipu::on_cpu
+}  // namespace quipu::detail::on_cpu

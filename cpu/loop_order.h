@@ -5,7 +5,7 @@
 
 #include "layout.h"
 
-namespace quipu::on_cpu {
+namespace quipu::detail::on_cpu {
 
 /// Moves dimension `from` to the place `to`; those between move up or down.
 template <int N>
@@ -79,4 +79,4 @@ void for_each_part(Layout<N> layout, F f) {
   if (columns % strip != 0) f(rest, rest_starts);
 }
 
-}  // namespace quipu::on_cpu
+}  // namespace quipu::detail::on_cpu

@@ -5,11 +5,11 @@
 // by memory.
 #include <cmath>
 
-#include "quipu/core/parallel.h"
+#include "quipu/core/threads/parallel.h"
 #include "quipu/ops/norm_kernels.h"
 #include "rows.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -119,7 +119,7 @@ void forward_as(const View& x, const View& weight, const View& bias, const View&
     if (mean.defined) mean.as<T>()[r] = stats.mean;
     if (inverse.defined) inverse.as<T>()[r] = stats.inverse;
     if (!o.defined) return;
-    const Grad to = Grad::write_to(o);
+    const Grad to = Target::write_to(o);
     T w_tile[piece], b_tile[piece], buffer[piece];
     for_each_piece(length, [&](std::int64_t begin, std::int64_t n) {
       const T* in = row.read(begin, n);
@@ -263,8 +263,8 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
 }  // namespace on_cpu
 
 void register_cpu_norm() {
-  norm_forward.provide(DeviceKind::cpu, on_cpu::forward);
-  norm_backward.provide(DeviceKind::cpu, on_cpu::backward);
+  norm_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
+  norm_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -1,10 +1,11 @@
 #pragma once
-// Softmax down the columns of a strip of rows that come in blocks: the largest entry of each column
-// so far, and the sum of e^(x - largest). A block that raises the largest entry shrinks what was
-// summed before it. Sums are taken block by block, which keeps long ones accurate.
+// Running softmax (Milakov and Gimelshein 2018, arXiv:1805.02867) down the columns of a strip of
+// rows that come in blocks: the largest entry of each column so far, and the sum of e^(x -
+// largest). A block that raises the largest entry shrinks what was summed before it. Sums are taken
+// block by block, which keeps long ones accurate.
 #include "rows.h"
 
-namespace quipu::on_cpu {
+namespace quipu::detail::on_cpu {
 
 inline constexpr std::int64_t widest_strip = 512;
 
@@ -99,4 +100,4 @@ struct OnlineColumns {
   }
 };
 
-}  // namespace quipu::on_cpu
+}  // namespace quipu::detail::on_cpu

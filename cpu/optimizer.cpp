@@ -7,11 +7,11 @@
 #include <limits>
 #include <type_traits>
 
-#include "quipu/core/parallel.h"
+#include "quipu/core/threads/parallel.h"
 #include "quipu/ops/optimizer_kernels.h"
 #include "rows.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -231,4 +231,4 @@ void register_cpu_optimizer() {
   global_norm_kernel.provide(DeviceKind::cpu, on_cpu::norm_of_list);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

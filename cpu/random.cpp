@@ -5,14 +5,14 @@
 #include <cmath>
 #include <numbers>
 
-#include "convert.h"
 #include "layout.h"
-#include "philox_words.h"
-#include "quipu/core/kernels.h"
-#include "quipu/core/parallel.h"
-#include "vector_math.h"
+#include "quipu/core/dispatch/kernels.h"
+#include "quipu/core/threads/parallel.h"
+#include "quipu/cpu/simd/convert.h"
+#include "quipu/cpu/simd/philox_words.h"
+#include "quipu/cpu/simd/vector_math.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -119,4 +119,4 @@ void register_cpu_random() {
   random_int_kernel.provide(DeviceKind::cpu, on_cpu::random_int);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

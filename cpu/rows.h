@@ -5,11 +5,11 @@
 #include <cstring>
 #include <type_traits>
 
-#include "convert.h"
 #include "layout.h"
-#include "vector_acts.h"
+#include "quipu/cpu/simd/convert.h"
+#include "quipu/cpu/simd/vector_acts.h"
 
-namespace quipu::on_cpu {
+namespace quipu::detail::on_cpu {
 
 template <class T>
 bool is_dense(const View& v, std::int64_t stride, std::int64_t n) {
@@ -175,4 +175,4 @@ void softmax_row_gradient(const T* y, const T* d_y, T* d_x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) d_x[i] = y[i] * (d_y[i] - mean);
 }
 
-}  // namespace quipu::on_cpu
+}  // namespace quipu::detail::on_cpu

@@ -10,10 +10,10 @@
 // has nearly all the weight and both are nearly the same.
 #include "axis_plan.h"
 #include "online_columns.h"
-#include "quipu/core/parallel.h"
+#include "quipu/core/threads/parallel.h"
 #include "quipu/ops/act_kernels.h"
 
-namespace quipu {
+namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
@@ -32,7 +32,7 @@ std::int64_t strip_width(std::int64_t length) {
 /// Calls f(begin, end) for ranges of groups.
 template <int N, class F>
 void for_each_task(const AxisPlan<N>& plan, std::int64_t widest, F f) {
-  const std::int64_t work = plan.length * (plan.has_columns() ? widest : 1);
+  const std::int64_t work = plan.length * (plan.softmax_over_sequence() ? widest : 1);
   parallel_for(plan.groups(), std::max<std::int64_t>(1, task / work), f);
 }
 
@@ -41,14 +41,14 @@ class Forward {
  public:
   Forward(const View& x, const View& o, int axis)
       : x_(x),
-        o_(Grad::write_to(o)),
+        o_(Target::write_to(o)),
         width_(strip_width<T>(x.size(axis))),
         plan_({&x, &o}, axis, width_) {}
 
   void run() const {
     for_each_task(plan_, width_, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) T tile[room<T>];
-      if (plan_.has_columns()) {
+      if (plan_.softmax_over_sequence()) {
         plan_.each(begin, end, [&](const Group& g) { columns(g, tile); });
       } else if (plan_.length <= room<T> / few_rows) {
         plan_.template each_few<few_rows>(
@@ -157,7 +157,7 @@ class Backward {
   void run() const {
     for_each_task(plan_, width_, [&](std::int64_t begin, std::int64_t end) {
       Buffers b;
-      if (plan_.has_columns()) {
+      if (plan_.softmax_over_sequence()) {
         plan_.each(begin, end, [&](const Group& g) { columns(g, b); });
       } else if (plan_.length <= longest / few_rows) {
         plan_.template each_few<few_rows>(begin, end,
@@ -194,13 +194,13 @@ class Backward {
       mean[i] = mean_of(row_product(o[i], d_o[i], n), is_rounded_ ? row_sum(o[i], n) : T(1));
     }
     for (int i = 0; i < count; ++i) {
-      deliver(g[i].offsets[2], o[i], d_o[i], mean[i], n, b.d_x + i * n);
+      write_gradient(g[i].offsets[2], o[i], d_o[i], mean[i], n, b.d_x + i * n);
     }
   }
 
   /// n entries of a line, from an offset on.
-  void deliver(std::int64_t offset, const T* o, const T* d_o, T mean, std::int64_t n,
-               T* buffer) const {
+  void write_gradient(std::int64_t offset, const T* o, const T* d_o, T mean, std::int64_t n,
+                      T* buffer) const {
     const std::int64_t stride = plan_.axis_stride[2];
     T* d_x = place_of_row(buffer, d_x_, offset, stride, n);
     QUIPU_VECTORIZE
@@ -227,7 +227,7 @@ class Backward {
     for (std::int64_t k = 0; k < n; k += longest) {
       const std::int64_t count = std::min(longest, n - k);
       if (n > longest) read(k, count);
-      deliver(g.offsets[2] + k * stride[2], o, d_o, mean, count, b.d_x);
+      write_gradient(g.offsets[2] + k * stride[2], o, d_o, mean, count, b.d_x);
     }
   }
 
@@ -289,8 +289,8 @@ void backward(View o, View d_o, Grad d_x, View, int axis) {
 }  // namespace on_cpu
 
 void register_cpu_softmax() {
-  softmax_forward.provide(DeviceKind::cpu, on_cpu::forward);
-  softmax_backward.provide(DeviceKind::cpu, on_cpu::backward);
+  softmax_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
+  softmax_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
 }
 
-}  // namespace quipu
+}  // namespace quipu::detail

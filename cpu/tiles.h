@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "convert.h"
 #include "layout.h"
+#include "quipu/cpu/simd/convert.h"
 
-namespace quipu::on_cpu {
+namespace quipu::detail::on_cpu {
 
 /// Elements of a tile: 4 KiB. Small tiles read several operands nearly side by side, which the
 /// prefetchers of the memory follow better.
@@ -147,4 +147,4 @@ class Reader {
   alignas(64) T tile_[tile_size<T>];
 };
 
-}  // namespace quipu::on_cpu
+}  // namespace quipu::detail::on_cpu

@@ -47,8 +47,11 @@ struct Data {
 /// the digit.
 Data read_digits(const std::string& path, const nn::Place& place) {
   const Tensor table = nn::read_csv(path).values;
-  check(table.size(1) == 65 && table.size(0) > learned, path, " is a table of shape ",
-        table.shape(), ", but rows of 64 pixels and a label are wanted, and more than ", learned);
+  if (table.size(1) != 65 || table.size(0) <= learned) {
+    throw Error(path + " is a table of shape " + to_string(table.shape()) +
+                ", but rows of 64 pixels and a label are wanted, and more than " +
+                std::to_string(learned));
+  }
   Generator fixed(1);
   const Tensor rows = index_select(table, 0, randperm(table.size(0), cpu, fixed));
   const Tensor pixels = (rows.slice(1, 0, 64) / 16).reshape({-1, 4, 2, 4, 2});

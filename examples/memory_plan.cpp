@@ -2,8 +2,8 @@
 // which computes nothing and counts every byte, with everything kept for backward and with each
 // layer recomputed. No GPU is needed, and no memory.
 #include <fmt/format.h>
-#include <quipu/nn/adamw.h>
 #include <quipu/nn/embedding.h>
+#include <quipu/nn/optim/adamw.h>
 #include <quipu/nn/transformer_layer.h>
 #include <quipu/quipu.h>
 
@@ -108,71 +108,88 @@ std::vector<std::int64_t> largest_batches(const Size& size, Step step,
   }
 }
 
-int main(int argc, char** argv) {
+struct Question {
   Size size;
   std::vector<std::int64_t> cards{24, 40, 80}, sequences{1024, 2048, 4096, 8192, 16384};
   double context = 0.5;
   std::string page;
-  CLI::App app("Prints which batches of a transformer fit on cards with so much memory.");
-  app.add_option("--layers", size.layers)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--features", size.features)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--heads", size.heads)->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--vocabulary", size.vocabulary)
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--cards", cards, "their memory in GiB")->capture_default_str();
-  app.add_option("--sequences", sequences, "tokens of a sequence")->capture_default_str();
-  app.add_option("--context", context, "GiB that the driver takes")->capture_default_str();
-  app.add_option("--page", page, "write a page about the largest step that fits to this file");
-  CLI11_PARSE(app, argc, argv);
 
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<std::size_t> capacities;
-  for (const std::int64_t card : cards) {
-    const double left = (static_cast<double>(card) - context) * static_cast<double>(gib);
-    capacities.push_back(static_cast<std::size_t>(std::max(left, 0.0)));
+  /// What of each card a program can have, in bytes.
+  std::vector<std::size_t> capacities() const {
+    std::vector<std::size_t> bytes;
+    for (const std::int64_t card : cards) {
+      const double left = (static_cast<double>(card) - context) * static_cast<double>(gib);
+      bytes.push_back(static_cast<std::size_t>(std::max(left, 0.0)));
+    }
+    return bytes;
   }
+};
+
+void print_heading(const Question& q) {
   const std::int64_t parameters =
-      Transformer(size, false, {.device = "meta:cuda"}).parameter_count();
+      Transformer(q.size, false, {.device = "meta:cuda"}).parameter_count();
   fmt::print("{} layers, {} features, {} heads: {:.2f} G parameters in {}, AdamW in f32.\n",
-             size.layers, size.features, size.heads, static_cast<double>(parameters) * 1e-9,
-             name_of(size.dtype));
+             q.size.layers, q.size.features, q.size.heads, static_cast<double>(parameters) * 1e-9,
+             name_of(q.size.dtype));
   fmt::print(
       "Largest batch, of 1, 2, 4, ... sequences, by the card's memory ({} GiB are the "
       "driver's):\n\n{:>10}",
-      context, "");
-  const auto column = static_cast<int>(9 * cards.size());
+      q.context, "");
+  const auto column = static_cast<int>(9 * q.cards.size());
   fmt::print("  {:<{}}  {:<{}}\n{:>10}", "everything kept", column, "layers recomputed", column,
              "tokens");
   for (int i = 0; i < 2; ++i) {
     fmt::print("  ");
-    for (const std::int64_t card : cards) fmt::print("{:>5} GiB", card);
+    for (const std::int64_t card : q.cards) fmt::print("{:>5} GiB", card);
   }
   fmt::print("\n");
-  Step best;
-  std::int64_t best_tokens = 0;
-  for (const std::int64_t sequence : sequences) {
+}
+
+/// Prints a row a length and returns the step with the most tokens that fits; batch 0: none does.
+Step print_rows(const Question& q, const std::vector<std::size_t>& capacities) {
+  Step best{0, 0, false};
+  for (const std::int64_t sequence : q.sequences) {
     fmt::print("{:>10}", sequence);
     for (const bool recomputes : {false, true}) {
       const Step step{1, sequence, recomputes};
       fmt::print("  ");
-      for (const std::int64_t batch : largest_batches(size, step, capacities)) {
+      for (const std::int64_t batch : largest_batches(q.size, step, capacities)) {
         fmt::print("{:>9}", batch > 0 ? std::to_string(batch) : "-");
-        if (batch * sequence <= best_tokens) continue;
-        best_tokens = batch * sequence;
-        best = {batch, sequence, recomputes};
+        if (batch * sequence > best.batch * best.sequence) best = {batch, sequence, recomputes};
       }
     }
     fmt::print("\n");
   }
+  return best;
+}
+
+int main(int argc, char** argv) {
+  Question q;
+  CLI::App app("Prints which batches of a transformer fit on cards with so much memory.");
+  app.add_option("--layers", q.size.layers)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--features", q.size.features)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--heads", q.size.heads)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--vocabulary", q.size.vocabulary)
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--cards", q.cards, "their memory in GiB")->capture_default_str();
+  app.add_option("--sequences", q.sequences, "tokens of a sequence")->capture_default_str();
+  app.add_option("--context", q.context, "GiB that the driver takes")->capture_default_str();
+  app.add_option("--page", q.page, "write a page about the largest step that fits to this file");
+  CLI11_PARSE(app, argc, argv);
+
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<std::size_t> capacities = q.capacities();
+  print_heading(q);
+  const Step best = print_rows(q, capacities);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("\nFound in {:.2f} s.\n", seconds);
-  if (best_tokens == 0 || capacities.empty()) return 0;
+  if (best.batch == 0 || capacities.empty()) return 0;
 
-  const MemoryPlan largest =
-      plan_of(size, best, *std::max_element(capacities.begin(), capacities.end()), !page.empty());
+  const MemoryPlan largest = plan_of(
+      q.size, best, *std::max_element(capacities.begin(), capacities.end()), !q.page.empty());
   fmt::print("The largest: {} sequences of {} tokens, {}.\n{}", best.batch, best.sequence,
              best.recomputes ? "layers recomputed" : "everything kept", largest.text());
-  if (!page.empty()) std::ofstream(page) << largest.report.html("Training step");
+  if (!q.page.empty()) std::ofstream(q.page) << largest.report.html("Training step");
 }

@@ -62,7 +62,8 @@ std::vector<std::string> own_sources() {
   namespace fs = std::filesystem;
   std::vector<std::string> files;
   for (const char* folder : {"core", "autograd", "ops", "cpu", "nn", "docs", "examples", "tests"}) {
-    for (const auto& entry : fs::directory_iterator(fs::path(QUIPU_SOURCE_DIR) / folder)) {
+    for (const auto& entry :
+         fs::recursive_directory_iterator(fs::path(QUIPU_SOURCE_DIR) / folder)) {
       const std::string kind = entry.path().extension();
       if (kind == ".h" || kind == ".cpp" || kind == ".md") files.push_back(entry.path());
     }
@@ -172,7 +173,7 @@ bool train(const Options& o, Lm& model, const Text& text, const PeakMemory& peak
         o.computes() ? fmt::format("{:.3f}", held_out_loss(model, text.held_out, o.batch)) : "";
     finish_run(o, "Language model of bytes", model, progress, peak, memory, "held-out loss", score);
   }
-  if (folder) check(folder->problem().empty(), folder->problem());  // the end of the run is lost
+  if (folder && !folder->problem().empty()) throw Error(folder->problem());  // its end is lost
   return !stopped;
 }
 
@@ -205,8 +206,11 @@ void verify(const Lm& model, const std::string& prompt, std::int64_t count) {
   const Tensor likely = argmax(logits, -1).slice(1, static_cast<std::int64_t>(prompt.size()) - 1);
   for (std::int64_t i = 0; i < count; ++i) {
     const auto byte = static_cast<unsigned char>(written[static_cast<std::size_t>(i)]);
-    check(likely(0, i).item_int() == byte, "byte ", i, " from the cache is ", int{byte},
-          ", but the whole pass says ", likely(0, i).item_int());
+    const std::int64_t wanted = likely(0, i).item_int();
+    if (wanted != byte) {
+      throw Error(fmt::format("byte {} from the cache is {}, but the whole pass says {}", i,
+                              int{byte}, wanted));
+    }
   }
   fmt::print("{} bytes from the cache are those of the whole pass\n", count);
 }

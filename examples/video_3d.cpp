@@ -57,8 +57,10 @@ class MovingDigits : public nn::Dataset {
         size_(size),
         seed_(seed),
         dtype_(dtype) {
-    check(!images_.empty(), path, " has too few rows: ", learned,
-          " are learned from, and others judge");
+    if (images_.empty()) {
+      throw Error(path + " has too few rows: " + std::to_string(learned) +
+                  " are learned from, and others judge");
+    }
   }
 
   std::int64_t size() const override { return size_; }

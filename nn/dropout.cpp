@@ -3,6 +3,7 @@
 #include "quipu/ops/dropout.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
 
 Dropout::Dropout(double probability) : p(probability) {
   check(p >= 0 && p <= 1, "Dropout: p is ", p, ", but a probability lies between 0 and 1");

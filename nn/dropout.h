@@ -10,9 +10,10 @@ struct Dropout : Module {
   Dropout() = default;
   explicit Dropout(double probability);
   void members(Members&) override {}
+  /// x of any shape and floating type -> the same.
   Tensor operator()(const Tensor& x) const;
 
-  double p = 0;
+  double p = 0;  // probability of a 0, from 0 to 1
 };
 
 }  // namespace quipu::nn

@@ -1,6 +1,6 @@
 #include "quipu/nn/embedding.h"
 
-#include "quipu/ops/embedding.h"
+#include "quipu/ops/index/embedding.h"
 
 namespace quipu::nn {
 

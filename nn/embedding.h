@@ -11,9 +11,10 @@ struct Embedding : Module {
   Embedding() = default;
   Embedding(std::int64_t count, std::int64_t features, const Place& place = {});
   void members(Members& m) override { m("weight", weight); }
+  /// An index out of range is an error.
   Tensor operator()(const Tensor& indices) const;
 
-  Tensor weight;
+  Tensor weight;  // (count, features)
 };
 
 }  // namespace quipu::nn

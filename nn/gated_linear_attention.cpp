@@ -6,6 +6,8 @@
 #include "quipu/ops/norm.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
+using namespace detail;
 namespace {
 
 /// Angles of one grid axis, spread over (0, pi).

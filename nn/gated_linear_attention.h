@@ -2,15 +2,16 @@
 // Linear attention with an output gate, on a grid of any number of dimensions.
 #include "quipu/nn/linear.h"
 #include "quipu/nn/norm.h"
-#include "quipu/ops/flao.h"
+#include "quipu/ops/flao/flao.h"
 
 namespace quipu::nn {
 
+/// Heads, and how tokens lie; the grid must be given.
 struct GatedLinearAttentionOptions {
-  std::int64_t heads = 1;
-  Shape grid = {};        // of the tokens; its last axis runs fastest
-  std::int64_t lead = 0;  // tokens before the grid, such as a class token
-  FlaoKeep keep = FlaoKeep::nothing;
+  std::int64_t heads = 1;             // features are a multiple of it
+  Shape grid = {};                    // of the tokens; its last axis runs fastest
+  std::int64_t lead = 0;              // tokens before the grid, such as a class token
+  FlaoKeep keep = FlaoKeep::nothing;  // what flao saves for backward
 };
 
 /// x (b, n, features), n = lead + prod(grid), -> (b, n, features). With q, k, v, g = qkvg(x), cut
@@ -25,12 +26,14 @@ struct GatedLinearAttention : Module {
   void members(Members& m) override {
     m("qkvg", qkvg)("norm", norm)("out", out).buffer("theta", theta);
   }
+  /// All tokens attend to all: it is not causal.
   Tensor operator()(const Tensor& x) const;
 
-  GatedLinearAttentionOptions options;
-  Linear qkvg, out;
-  RMSNorm norm;  // of one head
-  Tensor theta;  // (1, angles of an axis), between 0 and pi
+  GatedLinearAttentionOptions options;  // as given
+  Linear qkvg,                          // features -> 4 features, without bias
+      out;                              // features -> features, without bias
+  RMSNorm norm;                         // of one head
+  Tensor theta;                         // (1, angles of an axis), between 0 and pi
 };
 
 }  // namespace quipu::nn

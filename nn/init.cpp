@@ -4,9 +4,10 @@
 #include <cmath>
 
 #include "quipu/autograd/knot.h"
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
 
 Tensor make_parameter(const Shape& shape, const Place& place) {
   return empty(shape, place.dtype, place.device, Category::parameter).set_requires_grad();

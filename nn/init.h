@@ -6,8 +6,8 @@ namespace quipu::nn {
 
 /// Where and how the parameters of a module are made.
 struct Place {
-  Device device = {};
-  DType dtype = f32;
+  Device device = {};              // the CPU
+  DType dtype = f32;               // a floating type
   Generator* generator = nullptr;  // the default one
 };
 
@@ -20,16 +20,21 @@ Tensor make_buffer(const Tensor& x);
 /// weight is (out, in, ...): `in` times the rest is its fan in, `out` times the rest its fan out.
 namespace init {
 
+// All entries the same.
 const Tensor& constant(const Tensor& x, double value);
 const Tensor& zeros(const Tensor& x);
 const Tensor& ones(const Tensor& x);
+// Independent numbers, evenly from [low, high) or normal. Bounds that are not finite or the wrong
+// way round, and negative deviations, are errors.
 const Tensor& uniform(const Tensor& x, double low, double high, Generator* generator = nullptr);
 const Tensor& normal(const Tensor& x, double mean, double deviation,
                      Generator* generator = nullptr);
-/// Variance gain^2 * 2 / (fan in + fan out): keeps the size of values and of gradients alike.
+// Glorot and Bengio 2010. Variance gain^2 * 2 / (fan in + fan out): keeps the size of values and
+// of gradients alike.
 const Tensor& xavier_uniform(const Tensor& x, double gain = 1, Generator* generator = nullptr);
 const Tensor& xavier_normal(const Tensor& x, double gain = 1, Generator* generator = nullptr);
-/// Variance gain^2 / fan in: keeps the size of values. The gain of relu is sqrt 2.
+// He et al. 2015, arXiv:1502.01852. Variance gain^2 / fan in: keeps the size of values. The gain
+// of relu is sqrt 2.
 const Tensor& kaiming_uniform(const Tensor& x, double gain = 1, Generator* generator = nullptr);
 const Tensor& kaiming_normal(const Tensor& x, double gain = 1, Generator* generator = nullptr);
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "quipu/ops/linear.h"
+#include "quipu/ops/matmul/linear.h"
 
 namespace quipu::nn {
 

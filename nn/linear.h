@@ -5,8 +5,9 @@
 
 namespace quipu::nn {
 
+/// Of the linear layer.
 struct LinearOptions {
-  bool bias = true;
+  bool bias = true;  // false: the product alone
 };
 
 /// x (..., in) -> x weight^T + bias (..., out). Weight (out, in) and bias (out) begin uniform
@@ -16,9 +17,11 @@ struct Linear : Module {
   Linear(std::int64_t in, std::int64_t out, const LinearOptions& options = {},
          const Place& place = {});
   void members(Members& m) override { m("weight", weight)("bias", bias); }
+  /// x has the weight's type, and `in` features.
   Tensor operator()(const Tensor& x) const;
 
-  Tensor weight, bias;
+  Tensor weight,  // (out, in)
+      bias;       // (out), or undefined
 };
 
 }  // namespace quipu::nn

@@ -2,10 +2,12 @@
 
 #include "quipu/nn/width.h"
 #include "quipu/ops/act.h"
-#include "quipu/ops/gelu.h"
-#include "quipu/ops/swiglu.h"
+#include "quipu/ops/pointwise/gelu.h"
+#include "quipu/ops/pointwise/swiglu.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
+using namespace detail;
 namespace {
 
 std::int64_t hidden_of(std::int64_t features, const MLPOptions& options) {

@@ -7,6 +7,8 @@
 #include "quipu/autograd/knot.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
+using namespace detail;
 
 Members::Members(Module& root) {
   entries_.push_back({Kind::module, 0, "", "", &root, nullptr});
@@ -16,7 +18,7 @@ Members::Members(Module& root) {
 
 void Members::add(Kind kind, std::string_view name, Module* module, Tensor* tensor) {
   const Entry& around = entries_[open_.back()];
-  const std::string path = detail::concat(around.path, around.path.empty() ? "" : ".", name);
+  const std::string path = concat(around.path, around.path.empty() ? "" : ".", name);
   check(!name.empty() && name.find('.') == name.npos, "members: '", path,
         "' is no name: it must not be empty nor have dots");
   for (std::size_t i = open_.back() + 1; i < entries_.size(); ++i) {

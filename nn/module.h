@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "quipu/core/context.h"
-#include "quipu/core/safetensors.h"
+#include "quipu/core/io/safetensors.h"
 #include "quipu/core/tensor.h"
 #include "quipu/nn/named_state.h"
 
@@ -37,6 +37,7 @@ class Members {
   Members& operator()(std::string_view name, Tensor& parameter);
   /// A tensor that belongs to the module and its checkpoints, but is not learned.
   Members& buffer(std::string_view name, Tensor& buffer);
+  /// A smaller module: its own members stand behind its name and a dot.
   Members& operator()(std::string_view name, Module& module);
   /// Parts called name.0, name.1, ...
   template <class T>
@@ -79,6 +80,8 @@ class Members {
   std::vector<std::size_t> open_;  // where the modules around the next entry stand
 };
 
+/// The base of everything that has parameters. A module of one's own derives from it, names its
+/// parts in members(), and has an operator() with arguments of its choice.
 class Module {
  public:
   Module() = default;
@@ -87,7 +90,8 @@ class Module {
   /// Names its parameters, buffers and modules. Called whenever they are needed: nothing is kept.
   virtual void members(Members& m) = 0;
 
-  /// A tensor that stands under several names is listed under the first.
+  // Those of the parts included, under their paths. A tensor that stands under several names is
+  // listed under the first.
   NamedTensors parameters() const;
   NamedTensors buffers() const;
   NamedTensors state() const;  // both, in the order of the members
@@ -106,11 +110,13 @@ class Module {
 
   /// Tells all parts whether they are being trained; they are until told otherwise.
   void train(bool on = true);
+  // Whether dropout drops or lets everything pass. Gradients flow in both cases (see NoGrad).
   void eval() { train(false); }
   bool training() const { return training_; }
   /// Freezes all parameters, or lets them learn again.
   void set_requires_grad(bool on);
 
+  /// Numbers in all parameters, shared ones counted once, frozen ones too.
   std::int64_t parameter_count() const;
   /// Parameters and buffers with shapes, types and bytes, one row each. Equal parts of a list are
   /// shown once.
@@ -142,6 +148,7 @@ class Module {
   bool training_ = true;
 };
 
+/// Writes tree().
 std::ostream& operator<<(std::ostream& out, const Module& module);
 
 /// A copy with tensors of its own; gradients are not copied.

@@ -8,9 +8,11 @@
 #include <memory>
 #include <typeinfo>
 
+#include "quipu/core/report/memory_report.h"
 #include "quipu/nn/module.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
 namespace {
 
 struct Row {
@@ -139,7 +141,7 @@ std::string Module::tree() const {
     const auto [first, fresh] = seen.emplace(&t.storage(), e.path);
     const bool buffer = e.kind == Members::Kind::buffer;
     Node leaf{{e.name,
-               fresh ? detail::concat(t.shape(), " ", t.dtype(), buffer ? ", buffer" : "")
+               fresh ? concat(t.shape(), " ", t.dtype(), buffer ? ", buffer" : "")
                      : "is " + first->second,
                fresh ? t.nbytes() : 0}};
     if (fresh && !buffer) leaf.parameters = t.numel();

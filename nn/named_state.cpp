@@ -5,9 +5,11 @@
 
 #include "quipu/autograd/knot.h"
 #include "quipu/core/context.h"
-#include "quipu/core/safetensors_header.h"
+#include "quipu/core/text.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
+using namespace detail;
 
 namespace {
 
@@ -24,7 +26,7 @@ ByName by_name(const char* whose, const NamedTensors& state) {
 }
 
 std::string describe(const Tensor& x) {
-  return detail::concat(x.dtype(), " ", x.shape());
+  return concat(x.dtype(), " ", x.shape());
 }
 
 /// One a line; what is too much is counted.
@@ -32,7 +34,7 @@ std::string list(const std::vector<std::string>& lines) {
   constexpr std::size_t most = 20;
   std::string text;
   for (std::size_t i = 0; i < std::min(lines.size(), most); ++i) text += "\n  " + lines[i];
-  if (lines.size() > most) text += detail::concat("\n  ... and ", lines.size() - most, " more");
+  if (lines.size() > most) text += concat("\n  ... and ", lines.size() - most, " more");
   return text;
 }
 
@@ -45,8 +47,8 @@ std::vector<std::string> differences(const ByName& target, const ByName& source,
     if (other == source.end()) continue;
     const Tensor& values = *other->second;
     if (values.shape() == tensor->shape() && values.dtype() == tensor->dtype()) continue;
-    lines.push_back(detail::concat(quoted_name(name), " is ", describe(values), ", but ",
-                                   describe(*tensor), " is wanted"));
+    lines.push_back(concat(quoted_name(name), " is ", describe(values), ", but ", describe(*tensor),
+                           " is wanted"));
   }
   if (loading == Loading::partial) return lines;
   for (const std::string& name : report.missing) {
@@ -62,17 +64,17 @@ std::vector<std::string> differences(const ByName& target, const ByName& source,
 
 }  // namespace
 
-const Tensor* find_tensor(const NamedTensors& state, std::string_view name) {
+const Tensor* detail::find_tensor(const NamedTensors& state, std::string_view name) {
   const auto found = std::ranges::find(
       state, name, [](const auto& entry) { return std::string_view(entry.first); });
   return found == state.end() ? nullptr : &found->second;
 }
 
-Tensor to_state(std::int64_t number) {
+Tensor detail::to_state(std::int64_t number) {
   return scalar_tensor(number, i64);
 }
 
-std::int64_t whole_number(const NamedTensors& state, std::string_view name) {
+std::int64_t detail::whole_number(const NamedTensors& state, std::string_view name) {
   const Tensor* const tensor = find_tensor(state, name);
   check(tensor != nullptr, "the state has no number ", quoted_name(name));
   check(tensor->dtype() == i64 && tensor->numel() == 1, quoted_name(name), " of the state is ",
@@ -80,7 +82,7 @@ std::int64_t whole_number(const NamedTensors& state, std::string_view name) {
   return tensor->item_int();
 }
 
-void check_counter(const char* whose, const std::string& name, const Tensor& counter) {
+void detail::check_counter(const char* whose, const std::string& name, const Tensor& counter) {
   check(counter.dtype() == i64 && counter.numel() == 1, whose, ": ", quoted_name(name),
         " of the state is ", describe(counter), ", not one i64 number");
   if (counter.device().is_meta()) return;
@@ -89,7 +91,7 @@ void check_counter(const char* whose, const std::string& name, const Tensor& cou
         count, ", but a count lies between 0 and 2^53");
 }
 
-NamedTensors add_prefix(std::string_view prefix, const NamedTensors& state) {
+NamedTensors detail::add_prefix(std::string_view prefix, const NamedTensors& state) {
   NamedTensors prefixed;
   prefixed.reserve(state.size());
   for (const auto& [name, tensor] : state)
@@ -97,7 +99,7 @@ NamedTensors add_prefix(std::string_view prefix, const NamedTensors& state) {
   return prefixed;
 }
 
-NamedTensors take_prefix(std::string_view prefix, const NamedTensors& state) {
+NamedTensors detail::take_prefix(std::string_view prefix, const NamedTensors& state) {
   NamedTensors taken;
   for (const auto& [name, tensor] : state) {
     if (name.starts_with(prefix)) taken.emplace_back(name.substr(prefix.size()), tensor);
@@ -107,9 +109,9 @@ NamedTensors take_prefix(std::string_view prefix, const NamedTensors& state) {
 
 std::string LoadReport::text() const {
   std::string text;
-  if (!missing.empty()) text += detail::concat(missing.size(), " missing:", list(missing));
+  if (!missing.empty()) text += concat(missing.size(), " missing:", list(missing));
   if (!missing.empty() && !left_over.empty()) text += '\n';
-  if (!left_over.empty()) text += detail::concat(left_over.size(), " left over:", list(left_over));
+  if (!left_over.empty()) text += concat(left_over.size(), " left over:", list(left_over));
   return text.empty() ? "everything was loaded" : text;
 }
 

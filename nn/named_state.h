@@ -5,9 +5,33 @@
 #include <string_view>
 #include <vector>
 
-#include "quipu/core/safetensors.h"
+#include "quipu/core/io/safetensors.h"
 
 namespace quipu::nn {
+
+/// What load_state() and load_into() want of names.
+enum class Loading {
+  strict,   // the same on both sides
+  partial,  // what is on one side only is left as it is, and reported
+};
+
+/// Names that found no partner; in the order of the target and of the source.
+struct LoadReport {
+  std::vector<std::string> missing;    // in the target only: kept as they were
+  std::vector<std::string> left_over;  // in the source only
+  /// All names found their partners.
+  bool complete() const { return missing.empty() && left_over.empty(); }
+  /// One line each, cut after about 20.
+  std::string text() const;
+};
+
+/// Copies each tensor of `source` into the one of `target` with its name, whatever the device.
+/// Shapes and dtypes must be the same and, unless the loading is partial, the names, too. Otherwise
+/// nothing is changed, and the error lists all that differs.
+LoadReport load_into(const NamedTensors& target, const NamedTensors& source,
+                     Loading loading = Loading::strict);
+
+namespace detail {
 
 /// The tensor of that name, or null.
 const Tensor* find_tensor(const NamedTensors& state, std::string_view name);
@@ -28,21 +52,5 @@ inline constexpr std::int64_t most_steps = std::int64_t{1} << 53;
 /// there is no number to look at.
 void check_counter(const char* whose, const std::string& name, const Tensor& counter);
 
-enum class Loading { strict, partial };
-
-/// Names that found no partner; in the order of the target and of the source.
-struct LoadReport {
-  std::vector<std::string> missing;    // in the target only: kept as they were
-  std::vector<std::string> left_over;  // in the source only
-  bool complete() const { return missing.empty() && left_over.empty(); }
-  /// One line each, cut after about 20.
-  std::string text() const;
-};
-
-/// Copies each tensor of `source` into the one of `target` with its name, whatever the device.
-/// Shapes and dtypes must be the same and, unless the loading is partial, the names, too. Otherwise
-/// nothing is changed, and the error lists all that differs.
-LoadReport load_into(const NamedTensors& target, const NamedTensors& source,
-                     Loading loading = Loading::strict);
-
+}  // namespace detail
 }  // namespace quipu::nn

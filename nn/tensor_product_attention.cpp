@@ -3,14 +3,16 @@
 #include <cmath>
 
 #include "quipu/nn/width.h"
-#include "quipu/ops/arithmetic.h"
 #include "quipu/ops/attention.h"
 #include "quipu/ops/join.h"
-#include "quipu/ops/lrpe.h"
-#include "quipu/ops/matmul.h"
-#include "quipu/ops/tpa_decode.h"
+#include "quipu/ops/lrpe/lrpe.h"
+#include "quipu/ops/matmul/matmul.h"
+#include "quipu/ops/pointwise/arithmetic.h"
+#include "quipu/ops/tpa_decode/tpa_decode.h"
 
 namespace quipu::nn {
+using namespace quipu::detail;
+using namespace detail;
 namespace {
 
 Tensor rotary_angles(std::int64_t count, double base, const Place& place) {

@@ -1,13 +1,14 @@
 #pragma once
-// Causal attention whose queries, keys and values are sums of outer products, so that a decoding
-// cache holds factors.
+// Tensor product attention (Zhang et al. 2025, arXiv:2501.06425): causal attention whose queries,
+// keys and values are sums of outer products, so that a decoding cache holds factors.
 #include "quipu/nn/linear.h"
-#include "quipu/ops/tpa_cache.h"
+#include "quipu/ops/tpa_decode/tpa_cache.h"
 
 namespace quipu::nn {
 
+/// Sizes of the factors, and how fast angles fall.
 struct TensorProductAttentionOptions {
-  std::int64_t heads = 1;
+  std::int64_t heads = 1;     // of queries, keys and values alike
   std::int64_t head_dim = 0;  // features / heads if left 0
   std::int64_t rank = 1;      // of the queries; keys and values have rank 1
   double base = 10000;        // of the rotary angles
@@ -29,12 +30,13 @@ struct TensorProductAttention : Module {
   /// empty cache, else one, which attends to the factors themselves. No gradient flows through the
   /// cache.
   Tensor decode(const Tensor& x, TpaCache& cache) const;
-  /// An empty cache with room for so many tokens of b sequences.
+  /// An empty cache with room for `capacity` tokens of each of b sequences.
   TpaCache make_cache(std::int64_t b, std::int64_t capacity) const;
 
-  TensorProductAttentionOptions options;
-  Linear factors, out;
-  Tensor theta;  // (1, head_dim / 2)
+  TensorProductAttentionOptions options;  // as given, with head_dim filled in
+  Linear factors,                         // features -> all factors of a token, without bias
+      out;                                // heads * head_dim -> features, without bias
+  Tensor theta;                           // (1, head_dim / 2)
 
  private:
   struct Factors {

@@ -5,7 +5,7 @@
 #include "quipu/autograd/tape.h"
 #include "quipu/nn/mlp.h"
 #include "quipu/nn/norm.h"
-#include "quipu/ops/arithmetic.h"
+#include "quipu/ops/pointwise/arithmetic.h"
 
 namespace quipu::nn {
 
@@ -27,6 +27,7 @@ struct TransformerLayer : Module {
     m("norm1", norm1)("attention", attention)("norm2", norm2)("mlp", mlp);
   }
 
+  /// x (b, n, features) -> the same shape.
   Tensor operator()(const Tensor& x) const {
     const MemoryScope named = scope();
     const Tensor h = x + half(x, [this](const auto& in) { return attention(norm1(in[0])); });
@@ -40,9 +41,10 @@ struct TransformerLayer : Module {
     return h + mlp(norm2(h));
   }
 
-  RMSNorm norm1, norm2;
-  Attention attention;
-  MLP mlp;
+  RMSNorm norm1,            // before attention
+      norm2;                // before the feed-forward part
+  Attention attention;      // (b, n, features) -> the same
+  MLP mlp;                  // the feed-forward part
   bool recomputes = false;  // of both halves only the input is kept; backward runs them again
 
  private:

@@ -1,14 +1,15 @@
 #include "quipu/ops/act.h"
 
 #include "quipu/ops/act_kernels.h"
-#include "quipu/ops/arithmetic.h"
 #include "quipu/ops/checks.h"
-#include "quipu/ops/compare.h"
-#include "quipu/ops/pointwise_support.h"
-#include "quipu/ops/reduce.h"
-#include "quipu/ops/unary.h"
+#include "quipu/ops/pointwise/arithmetic.h"
+#include "quipu/ops/pointwise/compare.h"
+#include "quipu/ops/pointwise/support.h"
+#include "quipu/ops/pointwise/unary.h"
+#include "quipu/ops/reduce/reduce.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 constexpr Act all_acts[] = {Act::none, Act::relu, Act::sigmoid, Act::silu, Act::softmax};
@@ -50,7 +51,7 @@ struct Parts {
 void run_backward(const View& saved, const View& d_o, const Grad& d_x, Act kind, int axis) {
   if (kind == Act::softmax) {
     const Parts parts(saved, axis);
-    return softmax_backward(saved, d_o, d_x, parts.view(), axis);
+    return softmax_backward_kernel(saved, d_o, d_x, parts.view(), axis);
   }
   if (kind == Act::none) return pointwise_kernel(d_x, Pointwise::copy, {d_o});
   pointwise_kernel(d_x, gradient_of(kind), {d_o, saved});
@@ -86,15 +87,15 @@ Tensor act(const Tensor& x, Act kind, std::optional<int> dim) {
   const Tensor o = empty(x.shape(), x.dtype(), x.device());
   if (kind == Act::softmax) {
     const Parts parts(x, axis);
-    softmax_forward(x, o, parts.view(), axis);
+    softmax_forward_kernel(x, o, parts.view(), axis);
   } else {
-    pointwise_kernel(Grad::write_to(o), function_of(kind), {x});
+    pointwise_kernel(Target::write_to(o), function_of(kind), {x});
   }
   const Tensor& kept = kind == Act::softmax ? o : x;
   return tie(o, {x}, ActRule{save_if(x.requires_grad(), kept), kind, axis});
 }
 
-Tensor act_composed(const Tensor& x, Act kind, std::optional<int> dim) {
+Tensor detail::act_composed(const Tensor& x, Act kind, std::optional<int> dim) {
   check_act(x, kind, dim);
   switch (kind) {
     case Act::none: return x;
@@ -108,12 +109,11 @@ Tensor act_composed(const Tensor& x, Act kind, std::optional<int> dim) {
   return e / sum(e, *dim, true);
 }
 
-void act_backward(const Tensor& saved, const Tensor& d_o, const Grad& d_x, Act kind,
-                  std::optional<int> dim) {
+void detail::act_backward(const Tensor& saved, const Tensor& d_o, const Grad& d_x, Act kind,
+                          std::optional<int> dim) {
   const OpScope op("act_backward");
   const int axis = check_act(d_o, kind, dim);
-  check(d_x.view.shape == d_o.shape(), "d_x has shape ", d_x.view.shape, ", but d_o has shape ",
-        d_o.shape());
+  check_grad("d_x", d_x, d_o.shape(), d_o.device());
   if (kind != Act::none) {
     check_same_dtype("saved", saved, "d_o", d_o);
     check_same_device("saved", saved, "d_o", d_o);

@@ -4,19 +4,20 @@
 #include <cmath>
 
 #include "quipu/ops/act.h"
-#include "quipu/ops/arithmetic.h"
 #include "quipu/ops/attention_kernels.h"
 #include "quipu/ops/checks.h"
-#include "quipu/ops/compare.h"
 #include "quipu/ops/dense_support.h"
-#include "quipu/ops/matmul.h"
-#include "quipu/ops/pointwise_support.h"
+#include "quipu/ops/matmul/matmul.h"
+#include "quipu/ops/pointwise/arithmetic.h"
+#include "quipu/ops/pointwise/compare.h"
+#include "quipu/ops/pointwise/support.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 /// Everything about one call but its tensors.
-struct Plan {
+struct Call {
   Shape output;  // (b, h, n, e)
   bool causal;
   double scale;
@@ -40,7 +41,7 @@ void check_features(const char* name, const Tensor& x) {
         most_attention_features, " features are possible");
 }
 
-Plan check_attention(const Tensor& q, const Tensor& k, const Tensor& v,
+Call check_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                      const AttentionOptions& options) {
   check_floating("q", q.dtype());
   check(q.dim() == 4, "q has shape ", q.shape(), ", but (b, h, n, d) is wanted");
@@ -62,37 +63,35 @@ Plan check_attention(const Tensor& q, const Tensor& k, const Tensor& v,
 }
 
 /// The log-sum-exps are only kept if they have room.
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Plan& plan,
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Call& call,
               const Tensor& sums) {
-  const Tensor o = empty(plan.output, q.dtype(), q.device());
+  const Tensor o = empty(call.output, q.dtype(), q.device());
   if (o.numel() == 0 && !sums.defined()) return o;
-  attention_forward({q, k, v, plan.causal, plan.scale}, o, halves_of(view_of(sums)));
+  attention_forward_kernel({q, k, v, call.causal, call.scale}, o, halves_of(optional_view(sums)));
   return o;
 }
 
 /// v and o may be undefined where only v wants a gradient.
-void undo(const Tensor& q, const Tensor& k, const View& v, const Plan& plan, const View& o,
+void undo(const Tensor& q, const Tensor& k, const View& v, const Call& call, const View& o,
           const LogSums& sums, const Tensor& d_o, const AttentionGrads& d) {
   if (!any_elements(d.q, d.k, d.v)) return;
   const DType wide = compute_type(q.dtype());
   Tensor mean, partial;
-  if (d.q.wanted() || d.k.wanted()) mean = workspace(plan.rows(), wide, q.device());
-  const std::int64_t parts = attention_parts(q.size(0), k.size(1), k.size(2));
-  if (attention_needs_partial(parts, d.q, wide, q.device().kind())) {
-    Shape shape = q.shape();
-    shape.insert(0, parts);
-    partial = workspace(shape, wide, q.device());
-  }
-  attention_backward_kernel({q, k, v, plan.causal, plan.scale}, o, sums, d_o, {d.q, d.k, d.v},
-                            view_of(mean), view_of(partial));
+  if (d.q.wanted() || d.k.wanted()) mean = workspace(call.rows(), wide, q.device());
+  const AttentionInputs in{q, k, v, call.causal, call.scale};
+  const Shape parts = attention_partial_sums(q.device().kind(), in, d.q);
+  if (!parts.empty()) partial = workspace(parts, wide, q.device());
+  attention_backward_kernel(in, o, sums, d_o, {d.q, d.k, d.v}, optional_view(mean),
+                            optional_view(partial));
   if (partial.defined()) add_into_kernel(d.q, partial);
 }
 
 struct AttentionRule {
   Saved q, k, v, o, sums;
-  Plan plan;
+  Call call;
   void backward(const Tensor& d_o, Grads& d) const {
-    undo(q, k, view_of(v), plan, view_of(o), halves_of(view_of(sums)), d_o, {d[0], d[1], d[2]});
+    undo(q, k, optional_view(v), call, optional_view(o), halves_of(optional_view(sums)), d_o,
+         {d[0], d[1], d[2]});
   }
 };
 
@@ -101,60 +100,60 @@ struct AttentionRule {
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options) {
   const OpScope op("attention");
-  const Plan plan = check_attention(q, k, v, options);
+  const Call call = check_attention(q, k, v, options);
   const bool through_scores = q.requires_grad() || k.requires_grad();
   const bool wanted = through_scores || v.requires_grad();
   Tensor sums;
   if (wanted && recording()) {
-    sums = empty(plan.sums(), compute_type(q.dtype()), q.device(), Category::saved);
+    sums = empty(call.sums(), compute_type(q.dtype()), q.device(), Category::saved);
   }
-  const Tensor o = attend(q, k, v, plan, sums);
+  const Tensor o = attend(q, k, v, call, sums);
   return tie(o, {q, k, v},
              AttentionRule{save_if(wanted, q), save_if(wanted, k), save_if(through_scores, v),
-                           save_if(through_scores, o), save_if(sums.defined(), sums), plan});
+                           save_if(through_scores, o), save_if(sums.defined(), sums), call});
 }
 
-Tensor attention_composed(const Tensor& q, const Tensor& k, const Tensor& v,
-                          const AttentionOptions& options) {
-  const Plan plan = check_attention(q, k, v, options);
+Tensor detail::attention_composed(const Tensor& q, const Tensor& k, const Tensor& v,
+                                  const AttentionOptions& options) {
+  const Call call = check_attention(q, k, v, options);
   const std::int64_t b = q.size(0), n = q.size(2), m = k.size(2), key_heads = k.size(1);
   const std::int64_t group = key_heads > 0 ? q.size(1) / key_heads : 1;
   const Tensor grouped = q.reshape({b, key_heads, group, n, q.size(3)});
   const Tensor keys = k.unsqueeze(2), values = v.unsqueeze(2);
-  Tensor scores = matmul(grouped, keys.transpose(-1, -2)) * Scalar(plan.scale);
+  Tensor scores = matmul(grouped, keys.transpose(-1, -2)) * Scalar(call.scale);
   scores = scores.to(compute_type(q.dtype()));
   Tensor beyond;
-  if (plan.causal) {
+  if (call.causal) {
     const Tensor last = arange(n, i64, q.device()).unsqueeze(1) + (m - n);
     beyond = gt(arange(m, i64, q.device()), last);
     scores = masked_fill(scores, beyond, -1e30);  // finite, for queries that attend to nothing
   }
   Tensor p = act_composed(scores, Act::softmax, -1);
   if (beyond.defined()) p = masked_fill(p, beyond, 0);
-  return matmul(p.to(q.dtype()), values).reshape(plan.output);
+  return matmul(p.to(q.dtype()), values).reshape(call.output);
 }
 
-AttentionOutput attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
-                                   const AttentionOptions& options) {
+AttentionOutput detail::attention_with_lse(const Tensor& q, const Tensor& k, const Tensor& v,
+                                           const AttentionOptions& options) {
   const OpScope op("attention_with_lse");
-  const Plan plan = check_attention(q, k, v, options);
-  const Tensor sums = empty(plan.sums(), compute_type(q.dtype()), q.device());
-  return {no_gradient(attend(q, k, v, plan, sums)), sums[0], sums[1]};
+  const Call call = check_attention(q, k, v, options);
+  const Tensor sums = empty(call.sums(), compute_type(q.dtype()), q.device());
+  return {no_gradient(attend(q, k, v, call, sums)), sums[0], sums[1]};
 }
 
-void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
-                        const AttentionOutput& output, const Tensor& d_o, const AttentionGrads& d,
-                        const AttentionOptions& options) {
+void detail::attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                const AttentionOutput& output, const Tensor& d_o,
+                                const AttentionGrads& d, const AttentionOptions& options) {
   const OpScope op("attention_backward");
-  const Plan plan = check_attention(q, k, v, options);
+  const Call call = check_attention(q, k, v, options);
   check_same_dtype("q", q, "d_o", d_o);
-  check(d_o.shape() == plan.output, "d_o has shape ", d_o.shape(), ", but the output has shape ",
-        plan.output);
-  check(output.o.shape() == plan.output && output.o.dtype() == q.dtype(),
+  check(d_o.shape() == call.output, "d_o has shape ", d_o.shape(), ", but the output has shape ",
+        call.output);
+  check(output.o.shape() == call.output && output.o.dtype() == q.dtype(),
         "o is not the output of attention_with_lse: it has shape ", output.o.shape(), " and is ",
         output.o.dtype());
   const auto check_sums = [&](const char* name, const Tensor& x) {
-    check(x.shape() == plan.rows() && x.dtype() == compute_type(q.dtype()) && x.is_contiguous(),
+    check(x.shape() == call.rows() && x.dtype() == compute_type(q.dtype()) && x.is_contiguous(),
           name, " is not that of attention_with_lse: it has shape ", x.shape(), " and is ",
           x.dtype());
     check_same_device("q", q, name, x);
@@ -163,17 +162,10 @@ void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
   if (output.rest.defined()) check_sums("rest", output.rest);
   check_same_device("q", q, "d_o", d_o);
   check_same_device("q", q, "o", output.o);
-  const auto check_grad = [&](const char* name, const Grad& g, const Tensor& x) {
-    if (!g.wanted()) return;
-    check(g.view.shape == x.shape(), "the gradient of ", name, " has shape ", g.view.shape,
-          ", but that has shape ", x.shape());
-    check(g.view.device == x.device(), "the gradient of ", name, " is on ", g.view.device,
-          ", but that is on ", x.device());
-  };
-  check_grad("q", d.q, q);
-  check_grad("k", d.k, k);
-  check_grad("v", d.v, v);
-  undo(q, k, v, plan, output.o, {output.lse, view_of(output.rest)}, d_o, d);
+  check_grad("d_q", d.q, q.shape(), q.device());
+  check_grad("d_k", d.k, k.shape(), q.device());
+  check_grad("d_v", d.v, v.shape(), q.device());
+  undo(q, k, v, call, output.o, {output.lse, optional_view(output.rest)}, d_o, d);
 }
 
 }  // namespace quipu

@@ -1,11 +1,15 @@
 #pragma once
-// Softmax attention.
+// attention: softmax(scale q k^T) v, tile by tile with a running softmax, so that scores are never
+// in memory: Dao 2023 (FlashAttention-2), arXiv:2307.08691; running softmax: Milakov and Gimelshein
+// 2018, arXiv:1805.02867. Fewer key heads than query heads are grouped-query attention (Ainslie et
+// al. 2023, arXiv:2305.13245).
 #include <optional>
 
 #include "quipu/core/tensor.h"
 
 namespace quipu {
 
+/// Mask and scale of attention.
 struct AttentionOptions {
   /// Query i attends to keys j <= i + (m - n): the last query sees all of them, so a single new
   /// token attends to everything before it.
@@ -25,6 +29,8 @@ struct AttentionOptions {
 /// hk is less than 8: there up to 8 / (b hk) times the size of q.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options = {});
+
+namespace detail {
 
 /// The same from smaller operators, with all scores in memory: the oracle of the tests and the
 /// baseline of the benchmarks.
@@ -47,4 +53,5 @@ void attention_backward(const Tensor& q, const Tensor& k, const Tensor& v,
                         const AttentionOutput& output, const Tensor& d_o, const AttentionGrads& d,
                         const AttentionOptions& options = {});
 
+}  // namespace detail
 }  // namespace quipu

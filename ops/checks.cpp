@@ -1,6 +1,6 @@
 #include "quipu/ops/checks.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 void check_same_device(const char* a_name, const Tensor& a, const char* b_name, const Tensor& b) {
   check(a.device() == b.device(), a_name, " is on ", a.device(), " and ", b_name, " on ",
@@ -27,4 +27,12 @@ void check_bool(const char* name, const Tensor& x) {
         ", but must be bool; compare it first, as in ne(", name, ", 0)");
 }
 
-}  // namespace quipu
+void check_grad(const char* name, const Grad& grad, const Shape& shape, Device device) {
+  if (!grad.wanted()) return;
+  check(grad.view.shape == shape, name, " has shape ", grad.view.shape,
+        ", but what it is the gradient of has shape ", shape);
+  check(grad.view.device == device, name, " is on ", grad.view.device,
+        ", but what it is the gradient of is on ", device);
+}
+
+}  // namespace quipu::detail

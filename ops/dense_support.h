@@ -1,26 +1,11 @@
 #pragma once
-// What operators share whose kernels want dense rows.
+// What operators share whose kernels want dense rows. Internal to ops/.
 #include "quipu/autograd/knot.h"
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 #include "quipu/core/tensor.h"
+#include "quipu/ops/view_support.h"
 
-namespace quipu {
-
-/// Undefined tensors become undefined views.
-inline View view_of(const Tensor& x) {
-  return x.defined() ? x.view() : View();
-}
-inline View view_of(const Saved& x) {
-  return x.defined() ? x.get().view() : View();
-}
-
-/// A contiguous view with other sizes.
-inline View seen_as(View v, const Shape& shape) {
-  if (!v.defined) return v;
-  v.shape = shape;
-  v.strides = contiguous_strides(shape);
-  return v;
-}
+namespace quipu::detail {
 
 /// A gradient that a kernel can write densely: itself, or a buffer that `finish` adds to it. A
 /// buffer is of the compute type, so that sums in it are rounded once.
@@ -33,7 +18,7 @@ class DenseGrad {
   }
   bool wanted() const { return grad_.wanted(); }
   const Grad& grad() const { return grad_; }
-  Grad seen_as(const Shape& shape) const { return {quipu::seen_as(grad_.view, shape), grad_.add}; }
+  Grad seen_as(const Shape& shape) const { return {detail::seen_as(grad_.view, shape), grad_.add}; }
   void finish() const {
     if (buffer_.defined()) add_into_kernel(target_, buffer_);
   }
@@ -43,4 +28,4 @@ class DenseGrad {
   Tensor buffer_;
 };
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -5,6 +5,7 @@
 #include "quipu/ops/dropout_kernels.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 struct DropoutRule {
@@ -24,7 +25,7 @@ Tensor dropout(const Tensor& x, double p, Generator& generator) {
   if (p == 0) return x;
   const PhiloxState state = generator.reserve(philox_counters(x.numel()));
   const Tensor o = empty(x.shape(), x.dtype(), x.device());
-  dropout_kernel(x, Grad::write_to(o), p, state);
+  dropout_kernel(x, Target::write_to(o), p, state);
   return tie(o, {x}, DropoutRule{p, state});
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Dropout.
+// dropout (Srivastava et al. 2014, JMLR 15), inverted: the scale is applied while training.
 #include "quipu/core/tensor.h"
 
 namespace quipu {

@@ -3,10 +3,11 @@
 #include <algorithm>
 
 #include "quipu/autograd/knot.h"
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 #include "quipu/ops/checks.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 /// Each input gets its own strided part of the gradient.

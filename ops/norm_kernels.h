@@ -2,18 +2,19 @@
 // What a back end provides for normalisation. x, o and their gradients are seen as (outer, groups,
 // channels, inner) and are contiguous; a row is all of one group. weight, bias and their gradients
 // are (groups, channels). Statistics are (outer, groups), contiguous, of the compute type.
+// Internal to ops/ and the back ends.
 #include <algorithm>
 
-#include "quipu/core/dispatch.h"
+#include "quipu/core/dispatch/dispatch.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 /// inverse = 1 / sqrt(mean of (x - mean)^2 + eps), where mean is 0 unless `centered`;
 /// o = (x - mean) inverse weight + bias. Of o, weight, bias and the statistics, any may be
 /// undefined.
 inline constinit Kernel<void(View x, View weight, View bias, View o, View mean, View inverse,
                              bool centered, double eps)>
-    norm_forward{"norm_forward"};
+    norm_forward_kernel{"norm_forward"};
 
 /// How many partial sums of the gradients of weight and bias there are.
 inline std::int64_t norm_parts(std::int64_t outer) {
@@ -25,6 +26,6 @@ inline std::int64_t norm_parts(std::int64_t outer) {
 /// compute type, undefined when neither is wanted.
 inline constinit Kernel<void(View x, View weight, View d_o, View mean, View inverse, Grad d_x,
                              Grad d_weight, Grad d_bias, View parts)>
-    norm_backward{"norm_backward"};
+    norm_backward_kernel{"norm_backward"};
 
-}  // namespace quipu
+}  // namespace quipu::detail

@@ -1,12 +1,13 @@
 #pragma once
 // What a back end provides for optimizers. Kernels run over lists: the elements of all items are
 // counted through, in order, and item i begins at position `begin`. No item is empty.
+// Internal to ops/ and the back ends.
 #include <vector>
 
-#include "quipu/core/dispatch.h"
+#include "quipu/core/dispatch/dispatch.h"
 #include "quipu/ops/optimizer_updates.h"
 
-namespace quipu {
+namespace quipu::detail {
 
 /// The views of a ParameterUpdate; what was left out is not defined.
 struct UpdateItem {
@@ -37,7 +38,7 @@ struct NormList {
   const View* first_view() const { return &items.front().x; }
 };
 
-/// How many partial sums a norm of so many elements has.
+/// Into how many partial sums the norm of `numel` elements is cut.
 inline constexpr std::int64_t norm_chunk = 32768;
 inline std::int64_t global_norm_parts(std::int64_t numel) {
   return (numel + norm_chunk - 1) / norm_chunk;
@@ -46,4 +47,4 @@ inline std::int64_t global_norm_parts(std::int64_t numel) {
 inline constinit Kernel<void(const NormList&, View parts, View norm)> global_norm_kernel{
     "global_norm"};
 
-}  // namespace quipu
+}  // namespace quipu::detail

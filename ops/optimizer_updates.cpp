@@ -8,6 +8,7 @@
 #include "quipu/ops/optimizer_kernels.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 void check_rate(const char* name, double value) {
@@ -92,8 +93,8 @@ UpdateList prepare(std::span<const ParameterUpdate> list, int states, bool count
   check_control(control, device);
   UpdateList result;
   result.items.reserve(list.size());
-  result.scale = view_of(control.scale);
-  result.skip = view_of(control.skip);
+  result.scale = optional_view(control.scale);
+  result.skip = optional_view(control.skip);
   for (const ParameterUpdate& u : list) {
     change_in_place(u.parameter);
     if (states > 0) change_in_place(u.first);
@@ -102,9 +103,9 @@ UpdateList prepare(std::span<const ParameterUpdate> list, int states, bool count
     const std::int64_t n = u.parameter.numel();
     if (n == 0) continue;
     if (counts) change_in_place(u.step);
-    result.items.push_back({u.parameter, u.gradient, states > 0 ? view_of(u.first) : View(),
-                            states > 1 ? view_of(u.second) : View(), view_of(u.master),
-                            counts ? view_of(u.step) : View(), result.numel, n});
+    result.items.push_back({u.parameter, u.gradient, states > 0 ? optional_view(u.first) : View(),
+                            states > 1 ? optional_view(u.second) : View(), optional_view(u.master),
+                            counts ? optional_view(u.step) : View(), result.numel, n});
     result.numel += n;
   }
   return result;
@@ -112,8 +113,8 @@ UpdateList prepare(std::span<const ParameterUpdate> list, int states, bool count
 
 }  // namespace
 
-void sgd_update(std::span<const ParameterUpdate> list, const SgdOptions& options,
-                const GradientControl& control) {
+void detail::sgd_update(std::span<const ParameterUpdate> list, const SgdOptions& options,
+                        const GradientControl& control) {
   const OpScope op("sgd_update");
   check_rate("lr", options.lr);
   check_rate("weight_decay", options.weight_decay);
@@ -125,8 +126,8 @@ void sgd_update(std::span<const ParameterUpdate> list, const SgdOptions& options
   if (updates.numel > 0) sgd_kernel(updates, options);
 }
 
-void adamw_update(std::span<const ParameterUpdate> list, const AdamWOptions& options,
-                  const GradientControl& control) {
+void detail::adamw_update(std::span<const ParameterUpdate> list, const AdamWOptions& options,
+                          const GradientControl& control) {
   const OpScope op("adamw_update");
   check_rate("lr", options.lr);
   check_rate("weight_decay", options.weight_decay);
@@ -138,8 +139,8 @@ void adamw_update(std::span<const ParameterUpdate> list, const AdamWOptions& opt
   if (updates.numel > 0) adamw_kernel(updates, options);
 }
 
-void lion_update(std::span<const ParameterUpdate> list, const LionOptions& options,
-                 const GradientControl& control) {
+void detail::lion_update(std::span<const ParameterUpdate> list, const LionOptions& options,
+                         const GradientControl& control) {
   const OpScope op("lion_update");
   check_rate("lr", options.lr);
   check_rate("weight_decay", options.weight_decay);

@@ -2,12 +2,45 @@
 // Updates of parameters in place, one pass over each: every entry is read once and written once.
 // A call takes a list, so that many small parameters cost one call. Nothing is recorded and no
 // value is read on the host. Computed in f32 (f64 for f64 parameters), rounded once.
+// Rates, eps and decays must be finite and not negative, momentum and betas in [0, 1).
 #include <span>
 #include <vector>
 
 #include "quipu/core/tensor.h"
 
 namespace quipu {
+
+/// Stochastic gradient descent; plain p -= lr g by default.
+struct SgdOptions {
+  double lr = 1e-2;         // learning rate
+  double momentum = 0;      // how much of the sum of past gradients stays; 0 keeps no state
+  double weight_decay = 0;  // times the parameter is added to the gradient
+  bool nesterov = false;    // the step looks ahead along the momentum, which it needs
+  bool decoupled = false;  // the decay shrinks the parameter itself and does not enter the momentum
+};
+
+/// Adam with decoupled weight decay.
+struct AdamWOptions {
+  double lr = 1e-3;            // learning rate: about the size of a step, whatever the gradient's
+  double beta1 = 0.9;          // how much of the running mean of gradients stays
+  double beta2 = 0.999;        // how much of the running mean of their squares stays
+  double eps = 1e-8;           // added to the root of that mean, so that it may be 0
+  double weight_decay = 1e-2;  // shrinks parameters by lr * weight_decay a step
+};
+
+/// Lion: steps of +-lr, by the sign of a momentum.
+struct LionOptions {
+  double lr = 1e-4;         // learning rate: the size of each entry's step
+  double beta1 = 0.9;       // share of the momentum in the sign; the rest is the gradient's
+  double beta2 = 0.99;      // how much of the momentum stays
+  double weight_decay = 0;  // shrinks parameters by lr * weight_decay a step
+};
+
+/// sqrt of the sum of all squares, on the tensors' device: f32 (), or f64 if one of them is. Not
+/// finite if an entry is not. The list may not be empty.
+Tensor global_norm(std::span<const Tensor> tensors);
+
+namespace detail {
 
 /// One parameter and what belongs to it. All have the parameter's shape, except `step`.
 struct ParameterUpdate {
@@ -28,43 +61,22 @@ struct GradientControl {
   Tensor skip = {};   // bool (): if it is true, nothing changes
 };
 
-struct SgdOptions {
-  double lr = 1e-2;
-  double momentum = 0;
-  double weight_decay = 0;
-  bool nesterov = false;
-  bool decoupled = false;  // the decay shrinks the parameter itself and does not enter the momentum
-};
 /// With g + weight_decay p for the gradient: first = momentum first + g;
 /// p -= lr (nesterov ? g + momentum first : first). Without momentum, `first` is not needed.
 void sgd_update(std::span<const ParameterUpdate> list, const SgdOptions& options,
                 const GradientControl& control = {});
 
-struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 1e-2;
-};
+/// Adam with decoupled weight decay (Loshchilov and Hutter 2017, arXiv:1711.05101):
 /// first = beta1 first + (1 - beta1) g; second = beta2 second + (1 - beta2) g^2;
 /// p -= lr weight_decay p + lr (first / c1) / (sqrt(second / c2) + eps), where c = 1 - beta^step.
 void adamw_update(std::span<const ParameterUpdate> list, const AdamWOptions& options,
                   const GradientControl& control = {});
 
-struct LionOptions {
-  double lr = 1e-4;
-  double beta1 = 0.9;
-  double beta2 = 0.99;
-  double weight_decay = 0;
-};
+/// Lion (Chen et al. 2023, arXiv:2302.06675):
 /// p -= lr (sign(beta1 first + (1 - beta1) g) + weight_decay p);
 /// first = beta2 first + (1 - beta2) g.
 void lion_update(std::span<const ParameterUpdate> list, const LionOptions& options,
                  const GradientControl& control = {});
 
-/// sqrt of the sum of all squares, on the tensors' device: f32 (), or f64 if one of them is. Not
-/// finite if an entry is not. The list may not be empty.
-Tensor global_norm(std::span<const Tensor> tensors);
-
+}  // namespace detail
 }  // namespace quipu

@@ -4,10 +4,11 @@
 #include <optional>
 
 #include "quipu/autograd/knot.h"
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu {
+using namespace detail;
 namespace {
 
 Tensor on_storage_of(const Tensor& x, std::int64_t offset, const Shape& shape,

@@ -1,4 +1,5 @@
 # Sourced by the other scripts, from the top of the tree.
+# shellcheck shell=sh
 
 die() {
   echo "$*" >&2
@@ -21,7 +22,10 @@ gpu_missing() {
 # build PRESET [TARGET]: installs what is missing, configures and builds. On a terminal ninja shows how far it is; else
 # only what goes wrong is shown.
 build() {
-  scripts/packages
+  case $1 in
+    clang) scripts/packages clang ;;
+    *) scripts/packages ;;
+  esac
   echo "Building ${2:-everything} in build/$1"
   cmake --preset "$1" --log-level=WARNING >/dev/null || die "Configuring build/$1 failed."
   quiet=--quiet

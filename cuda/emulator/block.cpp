@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <numeric>
 
+#include "checks/report.h"
 #include "emulator.h"
 #include "multiprocessor.h"
-#include "report.h"
 
 // The variables that kernels see as constants (language.h).
 __thread uint3 quipu_thread_index __asm__("quipu_thread_index");

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "checks/report.h"
 #include "multiprocessor.h"
-#include "report.h"
 
 namespace quipu::emulator {
 namespace {

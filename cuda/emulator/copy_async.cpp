@@ -2,8 +2,8 @@
 // must not care. From issue to wait nobody may touch the destination.
 #include <cstring>
 
+#include "checks/report.h"
 #include "multiprocessor.h"
-#include "report.h"
 
 namespace quipu::emulator {
 

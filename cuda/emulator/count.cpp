@@ -8,9 +8,9 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "memory.h"
-#include "stream.h"
-#include "symbols.h"
+#include "checks/memory.h"
+#include "checks/symbols.h"
+#include "runtime/stream.h"
 
 namespace quipu::emulator {
 namespace {

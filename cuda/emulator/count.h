@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "checks/shadow.h"
 #include "emulator.h"
-#include "shadow.h"
 
 namespace quipu::emulator {
 
@@ -24,7 +24,7 @@ class WarpRequests {
   void add(int lane, std::uintptr_t code, std::uintptr_t address, std::size_t bytes, Access access,
            bool shared);
   bool crowded(int lane) const {
-    return requests_.size() > 20000 && next_[lane] == requests_.size();
+    return requests_.size() > 20000 && next_[static_cast<std::size_t>(lane)] == requests_.size();
   }
   const std::vector<Request>& all() const { return requests_; }
   void clear();

@@ -14,14 +14,14 @@ struct Settings {
   /// Order of blocks, warps, lanes and streams, and when asynchronous copies happen. 0: ascending
   /// order, and every launch runs where it is called.
   std::uint64_t seed = 1;
-  /// Races, bounds, uninitialised reads, alignment. Without it nothing is looked at.
+  /// Checks races, bounds, uninitialised reads and alignment.
   bool check = true;
-  /// Sectors, bank conflicts, unique bytes.
+  /// Counts sectors, bank conflicts and unique bytes.
   bool count = true;
-  /// Off: launches, copies and fills are recorded and nothing runs. Tells how work is cut at sizes
-  /// that no host could compute; device memory costs nothing then and holds nothing.
+  /// Off: launches, copies and fills are recorded and nothing runs. Tells how work is split at
+  /// sizes that no host could compute; device memory costs nothing then and holds nothing.
   bool run = true;
-  /// Above 0: threads also change places at one in so many memory accesses.
+  /// Above 0: threads are also preempted at one in `preempt` memory accesses.
   unsigned preempt = 0;
   /// OS threads that share the blocks of a launch. Checking and counting need one.
   unsigned threads = 1;

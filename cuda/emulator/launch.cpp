@@ -4,13 +4,13 @@
 #include <system_error>
 #include <thread>
 
+#include "checks/memory.h"
+#include "checks/report.h"
+#include "checks/symbols.h"
 #include "emulator.h"
-#include "memory.h"
 #include "multiprocessor.h"
-#include "report.h"
-#include "runtime.h"
-#include "stream.h"
-#include "symbols.h"
+#include "runtime/runtime.h"
+#include "runtime/stream.h"
 
 namespace quipu::emulator {
 namespace {

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "checks/order.h"
+#include "checks/shadow.h"
+#include "checks/symbols.h"
 #include "count.h"
 #include "device.h"
 #include "language.h"
-#include "order.h"
-#include "shadow.h"
-#include "symbols.h"
 
 namespace quipu::emulator {
 

@@ -4,7 +4,7 @@
 
 #include "quipu/core/error.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 namespace {
 
 struct Slot {
@@ -30,7 +30,7 @@ void check_blas(cublasStatus_t status, const char* call) {
   fail(call, " failed with ", cublasGetStatusName(status), ": ", advice);
 }
 
-Blas::Blas(const Queue& queue, const View& space) : lock_(slot_of(queue).mutex) {
+Blas::Blas(const Queue& queue, const View& workspace) : lock_(slot_of(queue).mutex) {
   Slot& slot = slot_of(queue);
   if (!slot.handle) {
     cublasHandle_t handle = nullptr;
@@ -39,10 +39,11 @@ Blas::Blas(const Queue& queue, const View& space) : lock_(slot_of(queue).mutex) 
     slot.handle = handle;
   }
   handle_ = slot.handle;
-  const bool given = space.defined && space.numel() > 0;
-  check_blas(cublasSetWorkspace(handle_, given ? space.data : queue.scratch(),
-                                given ? static_cast<std::size_t>(space.numel()) : scratch_bytes),
-             "cublasSetWorkspace");
+  const bool given = workspace.defined && workspace.numel() > 0;
+  check_blas(
+      cublasSetWorkspace(handle_, given ? workspace.data : queue.scratch(),
+                         given ? static_cast<std::size_t>(workspace.numel()) : scratch_bytes),
+      "cublasSetWorkspace");
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -5,10 +5,10 @@
 
 #include <mutex>
 
-#include "quipu/core/view.h"
+#include "quipu/core/dispatch/view.h"
 #include "streams.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 /// Throws unless the call went well.
 void check_blas(cublasStatus_t status, const char* call);
@@ -16,7 +16,7 @@ void check_blas(cublasStatus_t status, const char* call);
 /// The handle of a queue while this lives; others wait for it.
 class Blas {
  public:
-  Blas(const Queue& queue, const View& space);
+  Blas(const Queue& queue, const View& workspace);
   operator cublasHandle_t() const { return handle_; }
 
  private:
@@ -24,4 +24,4 @@ class Blas {
   cublasHandle_t handle_;
 };
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -1,6 +1,6 @@
-// The host's side of a copy is ordinary memory, which the device cannot reach while the host goes
-// on. So copies go in chunks through two pinned buffers of a device: while one is on its way, the
-// host fills or empties the other.
+// Host memory is pageable, which asynchronous copies cannot use. So copies go in chunks through a
+// double buffer of pinned memory, one a device: while one half is in flight, the host fills or
+// empties the other.
 #include "copy.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "index_errors.h"
 #include "streams.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 namespace {
 
 constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
@@ -97,4 +97,4 @@ void download(View on_device, View on_host) {
   throw_index_errors(queue.device);
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -3,7 +3,7 @@
 #include "error.h"
 #include "quipu/core/error.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 int device_count(std::string* why) {
   struct Answer {
@@ -39,4 +39,4 @@ void use_device(int index) {
   current = index;
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -3,7 +3,7 @@
 // of a device.
 #include <string>
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 /// How many there are; 0 without a driver, and then `why` tells the reason, if given.
 int device_count(std::string* why = nullptr);
@@ -14,4 +14,4 @@ void check_device(int index);
 /// Makes a device the one that this thread's CUDA calls go to.
 void use_device(int index);
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -2,7 +2,7 @@
 
 #include "quipu/core/error.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 const char* advice_for(cudaError_t error) {
   switch (error) {
@@ -33,4 +33,4 @@ void check_launch() {
   check_cuda(cudaGetLastError(), "a kernel launch");
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

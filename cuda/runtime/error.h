@@ -2,7 +2,7 @@
 // Errors of the CUDA runtime and of cuBLAS as our own: they name the call and what to do.
 #include <cuda_runtime_api.h>
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 /// What a user can do about it.
 const char* advice_for(cudaError_t error);
@@ -16,4 +16,4 @@ inline void check_cuda(cudaError_t error, const char* call) {
 /// After a launch: throws if it could not be queued, or if earlier work has failed by now.
 void check_launch();
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

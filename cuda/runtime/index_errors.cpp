@@ -8,7 +8,7 @@
 #include "quipu/core/context.h"
 #include "quipu/core/error.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 namespace {
 
 /// What the message needs that the device does not know.
@@ -94,4 +94,4 @@ void throw_index_errors(int device) {
   if (!text.empty()) throw Error(text);
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

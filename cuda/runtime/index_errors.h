@@ -1,18 +1,19 @@
 #pragma once
-// Indices that kernels find out of range. A kernel reads nothing there; it leaves a note, and the
-// next synchronisation throws it in the words that the CPU uses, with the name of the operator.
+// Indices that kernels find out of range. A kernel does not use such an index; it writes a note to
+// device memory, and the next synchronisation throws the error that the CPU would throw, with the
+// name of the operator.
 #include <cstdint>
 #include <string>
 
-#include "quipu/core/view.h"
+#include "quipu/core/dispatch/view.h"
 #include "streams.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 /// The first bad index since the last synchronisation, in the device's memory.
 struct IndexNote {
   static constexpr int position_bits = 44;
-  /// The earlier check is above, and then the lower position; never 0, which is no note.
+  /// Highest for the earliest check, then for the lowest position; never 0, which means no note.
   static constexpr unsigned long long priority_of(int check, long long position) {
     return ~(static_cast<unsigned long long>(check) << position_bits |
              static_cast<unsigned long long>(position));
@@ -26,7 +27,7 @@ struct IndexNote {
   }
 };
 
-/// What a kernel needs to leave a note.
+/// What a kernel needs to report an index.
 struct IndexGuard {
   IndexNote* note;
   int check;
@@ -36,7 +37,7 @@ struct IndexGuard {
 /// `index` must lie in [0, size), the size of dimension `axis` of x.
 IndexGuard index_guard(const Queue& queue, const View& index, std::int64_t size, int axis);
 
-/// How an operator with words of its own tells it: "name at (1, 2) is 7" and the rest.
+/// The message of an operator with words of its own: "name at (1, 2) is 7" and `rest`.
 struct IndexWords {
   const char* name;  // a literal
   std::string rest;
@@ -49,4 +50,4 @@ IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words);
 /// indices ran since the last time.
 void throw_index_errors(int device);
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

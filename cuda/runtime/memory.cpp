@@ -5,7 +5,7 @@
 #include "../emulator/emulator.h"
 #endif
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 namespace {
 
 /// The driver unloads before the last cached blocks are given back; they go with it.
@@ -65,4 +65,4 @@ std::unique_ptr<MemorySource> make_memory_source(int index) {
   return std::make_unique<DeviceSource>(index);
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -3,11 +3,11 @@
 #include "copy.h"
 #include "devices.h"
 #include "memory.h"
-#include "quipu/core/devices.h"
-#include "quipu/core/kernels.h"
+#include "quipu/core/dispatch/kernels.h"
+#include "quipu/core/streams.h"
 #include "streams.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 void register_runtime() {
   set_memory_source(DeviceKind::cuda, make_memory_source);
@@ -22,4 +22,4 @@ void register_runtime() {
   download_kernel.provide(DeviceKind::cuda, download);
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -1,8 +1,8 @@
 #pragma once
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 /// Tells core/ how many CUDA devices there are, where their memory comes from and how values get
 /// there and back. Starts nothing.
 void register_runtime();
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

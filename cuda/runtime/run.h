@@ -1,9 +1,9 @@
 #pragma once
 // Launching a kernel of the library.
-#include "../launch.h"
+#include "quipu/cuda/launch.h"
 #include "streams.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
 /// Queues a kernel; throws where the launch is refused.
 template <class... Parameters>
@@ -13,4 +13,4 @@ void run(const Queue& queue, void (*kernel)(Parameters...), dim3 grid, dim3 bloc
   check_launch();
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

@@ -10,7 +10,7 @@
 #include "index_errors.h"
 #include "quipu/core/error.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 namespace {
 
 struct Slot {
@@ -142,4 +142,4 @@ Queue::Queue(int on_device) : device(on_device), number(current_stream_number(on
   stream = stream_of(device, number);
 }
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

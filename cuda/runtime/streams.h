@@ -8,13 +8,14 @@
 
 #include "devices.h"
 #include "error.h"
-#include "quipu/core/view.h"
+#include "quipu/core/dispatch/view.h"
 
-namespace quipu::on_cuda {
+namespace quipu::detail::on_cuda {
 
-/// At most so many on one device, the main stream included.
+/// Streams of one device at most, the main stream included.
 inline constexpr int most_streams = 64;
-/// Sums of slices and the like: scratch of fixed size that each stream has, outside the ledger.
+/// Scratch memory of each stream, for partial sums and the like: of fixed size and outside the
+/// ledger.
 inline constexpr std::size_t scratch_bytes = std::size_t{512} << 10;
 
 // What core/devices.h asks for.
@@ -25,11 +26,11 @@ void order_streams(int device, int first, int then);
 
 /// The number of this thread's stream on a device; 0 is the main one. Calls nothing.
 int current_stream_number(int device) noexcept;
-/// What CUDA calls it; the main stream is made at its first use.
+/// The CUDA stream; created at its first use.
 cudaStream_t stream_of(int device, int number);
-/// Its scratch memory.
+/// A stream's scratch memory; allocated at its first use.
 void* scratch_of(int device, int number);
-/// This thread's stream waits for what the streams of the set bits were given before.
+/// Makes this thread's stream wait for all work queued so far on the streams whose bits are set.
 void wait_for_streams(int device, std::uint64_t numbers);
 /// Waits for this thread's stream; index errors are thrown here.
 void synchronize(int device);
@@ -46,4 +47,4 @@ class Queue {
   cudaStream_t stream;
 };
 
-}  // namespace quipu::on_cuda
+}  // namespace quipu::detail::on_cuda

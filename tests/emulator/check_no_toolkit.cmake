@@ -40,7 +40,7 @@ commands_of(${build_dir} with_toolkit)
 commands_of(${scratch_dir} without_toolkit)
 if(NOT with_toolkit STREQUAL without_toolkit)
   message(FATAL_ERROR "the commands differ: compare with_toolkit.txt and without_toolkit.txt in ${scratch_dir}")
-elseif(NOT with_toolkit MATCHES "emulated/quipu/pointwise.emulated.cpp")
+elseif(NOT with_toolkit MATCHES "emulated/quipu/cuda/pointwise/pointwise.emulated.cpp")
   message(FATAL_ERROR "the library has no emulated kernels:\n${with_toolkit}")
 endif()
 

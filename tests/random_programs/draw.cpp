@@ -6,6 +6,7 @@
 #include <cmath>
 
 namespace quipu::programs {
+using namespace detail;
 namespace {
 
 constexpr std::int64_t largest_numel = 200;

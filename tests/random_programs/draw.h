@@ -23,7 +23,7 @@ class Draw {
   const Tensor& at(Value value) const { return values_[static_cast<std::size_t>(value)]; }
   /// A tensor that fits, rather one that is new or not used yet; -1 where there is none.
   Value find(const std::function<bool(const Tensor&)>& fits);
-  /// A floating tensor with so many dimensions or more.
+  /// A floating tensor with at least `dims` dimensions.
   Value some(int dims = 0);
   /// A floating tensor of this shape and type: one that is there, reshaped perhaps, or a new leaf.
   Value like(const Shape& shape, DType dtype);

@@ -3,6 +3,7 @@
 #include "operators.h"
 
 namespace quipu::programs {
+using namespace detail;
 namespace {
 
 bool softmax(Draw& d, Statement& s) {

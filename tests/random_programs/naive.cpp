@@ -4,6 +4,7 @@
 #include <cmath>
 
 namespace quipu::programs {
+using namespace detail;
 namespace {
 
 Tensor copy_of(const Tensor& x) {

@@ -6,6 +6,7 @@
 #include "program.h"
 
 namespace quipu::programs {
+using namespace detail;
 namespace {
 
 using detail::concat;

@@ -58,10 +58,10 @@ Tensors run(const Statement& s, const Tensors& values) {
   std::optional<NoGrad> pause;
   if (s.op->is(Operator::in_place)) pause.emplace();
   if (s.body.empty()) {
-    quipu::check(s.op->run != nullptr, s.op->name, " has no body");
+    quipu::detail::check(s.op->run != nullptr, s.op->name, " has no body");
     const Tensors out = s.op->run(in, s.n, s.shape);
-    quipu::check(s.out.empty() || out.size() == s.out.size(), s.op->name, " gives ", out.size(),
-                 " tensors; the program has ", s.out.size());
+    quipu::detail::check(s.out.empty() || out.size() == s.out.size(), s.op->name, " gives ",
+                         out.size(), " tensors; the program has ", s.out.size());
     return out;
   }
   Tensors captured(values.size());

@@ -51,7 +51,7 @@ struct Operator {
   /// Its composition of simpler ones, where it has one.
   Tensors (*composed)(const Tensors& in, const Numbers& n, const Shape& shape);
   unsigned flags = 0;
-  int weight = 1;  // how often it is drawn
+  std::size_t weight = 1;  // how often it is drawn
   Outputs outputs = Outputs::one;
 
   bool is(unsigned flag) const { return (flags & flag) != 0; }
@@ -111,7 +111,7 @@ std::vector<std::size_t> last_uses(const Program& program);
 Generator& shared_generator();
 /// The states of both.
 struct RandomState {
-  PhiloxState usual = default_generator().state(), shared = shared_generator().state();
+  detail::PhiloxState usual = default_generator().state(), shared = shared_generator().state();
   void restore() const {
     default_generator().set_state(usual);
     shared_generator().set_state(shared);

@@ -41,8 +41,9 @@ class Run {
   std::vector<std::size_t> last_use_;  // which statement; for ever where a walk uses it
   std::vector<std::pair<std::size_t, Tensor>> seen_;  // by hooks in this walk
   std::vector<HandedOut> handed_out_;
-  std::set<const Storage*> may_be_kept_;  // by operators that keep inputs or outputs for backward
-  bool changed_saved_ = false;            // one of those was changed in place
+  std::set<const detail::Storage*>
+      may_be_kept_;             // by operators that keep inputs or outputs for backward
+  bool changed_saved_ = false;  // one of those was changed in place
   bool walked_without_retain_ = false;
   bool refused_ = false, overflowed_ = false;
   std::vector<Tensor> kept_;  // by hooks

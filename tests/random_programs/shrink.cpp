@@ -139,8 +139,8 @@ class Shrinker {
       for (std::size_t k = s.body.size(); s.body.size() > 1 && k-- > 0;) inner.emplace_back(s, k);
     });
     bool any = false;
-    for (const auto& [outer, k] : inner) {
-      const Statement gone = outer.body[k];
+    for (const auto& place : inner) {
+      const Statement &outer = place.first, gone = outer.body[place.second];
       for (const Value v : gone.in) {
         const bool done =
             gone.out.size() == 1 && change([&](Program& p) {

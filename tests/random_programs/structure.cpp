@@ -5,6 +5,7 @@
 #include "operators.h"
 
 namespace quipu::programs {
+using namespace detail;
 namespace {
 
 using Outputs = Operator::Outputs;

@@ -2,6 +2,7 @@
 //
 // sass strided_copy_kernel: need LDG.E.128; forbid STG.E; registers 2
 // sass no_such_kernel: need LDG.E
+// sass strided_copy_kernel<{Pointwise:sin,no_such_function}: need LDG.E
 #include "quipu/cuda/launch.h"
 
 namespace quipu::testing {

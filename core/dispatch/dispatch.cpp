@@ -1,0 +1,28 @@
+#include "quipu/core/dispatch/dispatch.h"
+
+#include <mutex>
+
+#include "quipu/core/devices.h"
+
+namespace quipu::detail {
+
+void ensure_kernels_registered() {
+  static const bool done = [] {
+    register_kernels();
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+void throw_no_kernel(const char* kernel, DeviceKind kind) {
+  if (kind == DeviceKind::cuda && device_count(kind) > 0) {
+    fail("there is no CUDA kernel '", kernel, "' in this build of quipu; use device cpu for it");
+  }
+  if (kind == DeviceKind::cuda) {
+    fail("this build of quipu has no CUDA back end (kernel '", kernel,
+         "' is not there); configure with -DQUIPU_CUDA=ON, or use device cpu");
+  }
+  throw_internal(concat("no kernel '", kernel, "' for ", name_of(kind)));
+}
+
+}  // namespace quipu::detail

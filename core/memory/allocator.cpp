@@ -1,0 +1,290 @@
+// See allocator.h for the policy. Everything here runs under the allocator's mutex; a hit in a bin
+// touches the block, its neighbour and a few counters.
+#include "quipu/core/memory/allocator.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "quipu/core/error.h"
+#include "quipu/core/memory/allocator_modes.h"
+#include "quipu/core/report/recording.h"
+
+namespace quipu::detail {
+namespace {
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+bool is_whole_segment(const Block& block) {
+  return !block.before && !block.after;
+}
+
+}  // namespace
+
+CachingAllocator::CachingAllocator(Device device, std::unique_ptr<MemorySource> source)
+    : device_(device), source_(std::move(source)) {
+  live_.bin_before = live_.bin_after = &live_;
+}
+
+Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Shape& shape,
+                                  DType dtype) {
+  if (bytes == 0) return nullptr;
+  const ThreadContext& context = thread_context();
+  const std::lock_guard lock(mutex_);
+  if (bytes > (std::size_t{1} << 62)) throw_out_of_memory(bytes, "no device has that much");
+  const std::size_t size = round_up(bytes, granule);
+  if (stats_.limit && stats_.current + size > stats_.limit)
+    throw_out_of_memory(bytes, "the limit is reached");
+
+  Block* block = find_or_grow(size, bytes);
+  const std::uint64_t lane = source_->lane();
+  if (block->lanes & ~lane) source_->wait_for(block->lanes & ~lane);
+  block->lanes = lane;
+  block->live = true;
+  block->requested = bytes;
+  block->bin_before = &live_;
+  block->bin_after = live_.bin_after;
+  block->bin_after->bin_before = block;
+  live_.bin_after = block;
+  block->entry = {size, context.op, context.scope, category, ++serial_, now_ns(), dtype, shape};
+
+  stats_.current += size;
+  stats_.requested += bytes;
+  stats_.by_category[static_cast<std::size_t>(category)] += size;
+  ++stats_.live_blocks;
+  ++stats_.allocations;
+  note_peak(whole_);
+  for (PeakRegion* region : regions_) note_peak(*region);
+  if (!logs_.empty()) note(block->entry, -1, static_cast<int>(category), block->entry.since_ns);
+  source_->opened(block->data, block->size, bytes);
+  if (poison_mode()) source_->fill(block->data, bytes, 0xff);
+  source_->poison(block->data + bytes, block->size - bytes, true);
+  return block;
+}
+
+void CachingAllocator::free(Block* block) noexcept {
+  const std::lock_guard lock(mutex_);
+  const LedgerEntry& entry = block->entry;
+  ++serial_;
+  bury(entry);
+  stats_.current -= entry.bytes;
+  stats_.requested -= block->requested;
+  stats_.by_category[static_cast<std::size_t>(entry.category)] -= entry.bytes;
+  --stats_.live_blocks;
+  if (!logs_.empty()) note(entry, static_cast<int>(entry.category), -1, now_ns());
+  block->bin_before->bin_after = block->bin_after;
+  block->bin_after->bin_before = block->bin_before;
+  block->live = false;
+  source_->poison(block->data, block->size, false);
+  block->lanes |= source_->lane();
+  if (poison_mode()) source_->fill(block->data, block->requested, 0xff);
+  source_->closed(block->data, block->lanes);
+  if (block->direct) {
+    stats_.reserved -= block->size;
+    source_->release(block->data, block->size);
+    recycle(block);
+  } else {
+    put(merge(block));
+  }
+}
+
+void CachingAllocator::note_use(const void* data) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Block* block = live_.bin_after; block != &live_; block = block->bin_after) {
+    if (block->data == data) block->lanes |= source_->lane();
+  }
+}
+
+void CachingAllocator::relabel(Block* block, Category category) noexcept {
+  const std::lock_guard lock(mutex_);
+  LedgerEntry& entry = block->entry;
+  if (entry.category == category) return;
+  bury(entry);  // at the peak it still stood under its old label
+  stats_.by_category[static_cast<std::size_t>(entry.category)] -= entry.bytes;
+  stats_.by_category[static_cast<std::size_t>(category)] += entry.bytes;
+  if (!logs_.empty())
+    note(entry, static_cast<int>(entry.category), static_cast<int>(category), now_ns());
+  entry.category = category;
+  entry.born = ++serial_;
+}
+
+Block* CachingAllocator::find_or_grow(std::size_t size, std::size_t wanted) {
+  if (!caching_mode()) {
+    Block* block = grow(size, false, wanted);
+    block->direct = true;
+    return block;
+  }
+  const bool small = size <= largest_small_block;
+  Block* block = small ? find_small(size) : find_large(size);
+  if (block) {
+    take(block);
+  } else {
+    block = grow(small ? slab_bytes : round_up(size, slab_bytes), small, wanted);
+  }
+  // A remainder of a large block is only cut off when another large request could use it.
+  const std::size_t left = block->size - size;
+  if (small ? left > 0 : left > largest_small_block) split(block, size);
+  return block;
+}
+
+Block* CachingAllocator::find_small(std::size_t size) {
+  const std::size_t first = size / granule;
+  std::size_t word = first / 64;
+  std::uint64_t bits = occupied_[word] & (~std::uint64_t{0} << (first % 64));
+  while (bits == 0) {
+    if (++word == occupied_.size()) return nullptr;
+    bits = occupied_[word];
+  }
+  return bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+}
+
+Block* CachingAllocator::find_large(std::size_t size) {
+  Block wanted;
+  wanted.size = size;
+  const auto it = large_.lower_bound(&wanted);
+  return it == large_.end() ? nullptr : *it;
+}
+
+Block* CachingAllocator::grow(std::size_t segment, bool slab, std::size_t wanted) {
+  // Sizes that rise from one request to the next would leave every smaller segment behind.
+  const bool outgrown = !slab && free_segments_ >= segment;
+  const bool tight = stats_.limit && stats_.reserved + segment > stats_.limit;
+  if (outgrown || tight) release_cached_locked();
+  Block* block = new_block();
+  void* data = source_->acquire(segment);
+  if (!data) {
+    release_cached_locked();
+    data = source_->acquire(segment);
+  }
+  if (!data) {
+    recycle(block);
+    throw_out_of_memory(wanted, "the system has no more");
+  }
+  stats_.reserved += segment;
+  block->data = static_cast<char*>(data);
+  block->size = segment;
+  block->segment = ++segments_;
+  block->slab = slab;
+  return block;
+}
+
+void CachingAllocator::split(Block* block, std::size_t size) {
+  Block* tail = new_block();
+  tail->data = block->data + size;
+  tail->size = block->size - size;
+  tail->segment = block->segment;
+  tail->lanes = block->lanes;
+  tail->slab = block->slab;
+  tail->before = block;
+  tail->after = block->after;
+  if (tail->after) tail->after->before = tail;
+  block->after = tail;
+  block->size = size;
+  put(tail);
+}
+
+Block* CachingAllocator::merge(Block* block) {
+  const auto swallow = [this](Block* left, Block* right) {
+    left->size += right->size;
+    left->lanes |= right->lanes;
+    left->after = right->after;
+    if (left->after) left->after->before = left;
+    recycle(right);
+  };
+  if (Block* next = block->after; next && !next->live) {
+    take(next);
+    swallow(block, next);
+  }
+  if (Block* previous = block->before; previous && !previous->live) {
+    take(previous);
+    swallow(previous, block);
+    block = previous;
+  }
+  return block;
+}
+
+void CachingAllocator::put(Block* block) {
+  source_->poison(block->data, block->size, true);
+  if (!block->slab) {
+    large_.insert(block);
+    if (is_whole_segment(*block)) free_segments_ += block->size;
+    return;
+  }
+  const std::size_t bin = std::min(block->size / granule, bin_count - 1);
+  block->bin_before = nullptr;
+  block->bin_after = bins_[bin];
+  if (block->bin_after) block->bin_after->bin_before = block;
+  bins_[bin] = block;
+  occupied_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+}
+
+void CachingAllocator::take(Block* block) {
+  source_->poison(block->data, block->size, false);
+  if (!block->slab) {
+    large_.erase(block);
+    if (is_whole_segment(*block)) free_segments_ -= block->size;
+    return;
+  }
+  const std::size_t bin = std::min(block->size / granule, bin_count - 1);
+  if (block->bin_before) block->bin_before->bin_after = block->bin_after;
+  if (block->bin_after) block->bin_after->bin_before = block->bin_before;
+  if (bins_[bin] == block) bins_[bin] = block->bin_after;
+  if (!bins_[bin]) occupied_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
+}
+
+Block* CachingAllocator::new_block() {
+  if (!spare_) return &blocks_.emplace_back();
+  return std::exchange(spare_, std::exchange(spare_->bin_after, nullptr));
+}
+
+void CachingAllocator::recycle(Block* block) noexcept {
+  *block = Block{};
+  block->bin_after = std::exchange(spare_, block);
+}
+
+void CachingAllocator::note_peak(PeakRegion& region) {
+  if (stats_.current <= region.peak) return;
+  region.peak = stats_.current;
+  region.serial = serial_;
+  region.reserved = stats_.reserved;
+  region.buried.clear();
+}
+
+void CachingAllocator::bury(const LedgerEntry& entry) {
+  const auto remember = [&](PeakRegion& region) {
+    if (entry.born <= region.serial) region.buried.push_back(entry);
+  };
+  remember(whole_);
+  for (PeakRegion* region : regions_) remember(*region);
+}
+
+void CachingAllocator::release_cached_locked() {
+  const auto release = [this](Block* block) {
+    take(block);
+    stats_.reserved -= block->size;
+    source_->release(block->data, block->size);
+    recycle(block);
+  };
+  std::vector<Block*> free_segments;
+  for (Block* block : large_) {
+    if (is_whole_segment(*block)) free_segments.push_back(block);
+  }
+  for (Block* block = bins_[bin_count - 1]; block; block = block->bin_after) {
+    if (is_whole_segment(*block)) free_segments.push_back(block);
+  }
+  for (Block* block : free_segments) release(block);
+}
+
+void CachingAllocator::release_cached() {
+  const std::lock_guard lock(mutex_);
+  release_cached_locked();
+}
+
+std::size_t CachingAllocator::set_limit(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(stats_.limit, bytes);
+}
+
+}  // namespace quipu::detail

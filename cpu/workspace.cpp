@@ -1,0 +1,54 @@
+// What the CPU answers when operators ask for its workspace. Most of its kernels need none: their
+// tiles lie on the stacks of the threads.
+#include "workspace.h"
+
+#include "quipu/ops/act_kernels.h"
+#include "quipu/ops/attention_kernels.h"
+#include "quipu/ops/flao/kernels.h"
+#include "quipu/ops/lrpe/kernels.h"
+#include "quipu/ops/matmul/kernels.h"
+#include "quipu/ops/tpa_decode/kernels.h"
+
+namespace quipu::detail {
+namespace on_cpu {
+namespace {
+
+/// A single sum is made in its place, unless that would round it again and again.
+Shape attention_sums(const AttentionInputs& in, const Grad& d_q) {
+  const std::int64_t parts = attention_parts(in.q.size(0), in.k.size(1), in.k.size(2));
+  const bool rounded = size_of(d_q.view.dtype) < size_of(compute_type(in.q.dtype));
+  if (!d_q.wanted() || (parts == 1 && !rounded)) return {};
+  Shape shape = in.q.shape;
+  shape.insert(0, parts);
+  return shape;
+}
+
+Shape tpa_forward(const TpaSizes& s, bool split) {
+  const TpaBlocks blocks = tpa_blocks(s.b, s.m, split);
+  return blocks.count > 1 ? Shape{s.b, blocks.count, s.h, s.e + 2} : Shape{};
+}
+Shape tpa_backward(const TpaSizes& s, bool split) {
+  return {s.b, tpa_blocks(s.b, s.m, split).count, s.h * s.r + s.r * s.d};
+}
+
+}  // namespace
+}  // namespace on_cpu
+
+void register_cpu_workspace() {
+  constexpr DeviceKind cpu = DeviceKind::cpu;
+  softmax_workspace.provide(cpu, [](std::int64_t, std::int64_t, std::int64_t) { return Shape{0}; });
+  lrpe_workspace.provide(cpu,
+                         [](const RowTransform&, const Shape&, bool) -> std::int64_t { return 0; });
+  flao_forward_workspace.provide(
+      cpu, [](const FlaoSizes&, const FlaoTransforms&, DType) -> std::int64_t { return 0; });
+  flao_backward_workspace.provide(
+      cpu, [](const FlaoSizes&, const FlaoTransforms&, bool, bool) -> std::int64_t { return 0; });
+  matmul_workspace.provide(cpu, [](std::int64_t, std::int64_t) -> std::int64_t { return 0; });
+  matmul_reaches.provide(cpu, [](const View&, const View&, const View&) { return true; });
+  matmul_buffer_type.provide(cpu, [](const View&, const View& o) { return compute_type(o.dtype); });
+  attention_partial_sums.provide(cpu, on_cpu::attention_sums);
+  tpa_forward_workspace.provide(cpu, on_cpu::tpa_forward);
+  tpa_backward_workspace.provide(cpu, on_cpu::tpa_backward);
+}
+
+}  // namespace quipu::detail

@@ -1,0 +1,31 @@
+#pragma once
+// How the CPU cuts the work of operators whose partial results need memory of the ledger. By sizes
+// alone, so that results do not depend on the number of threads.
+#include <algorithm>
+#include <cstdint>
+
+namespace quipu::detail::on_cpu {
+
+/// Into how many parts backward of attention cuts the keys of a head, so that a few heads are work
+/// for several threads. Every part has its own sum of gradients of q.
+inline std::int64_t attention_parts(std::int64_t b, std::int64_t key_heads, std::int64_t m) {
+  constexpr std::int64_t units = 8, shortest = 128;
+  const std::int64_t heads = std::max<std::int64_t>(b * key_heads, 1);
+  return std::clamp<std::int64_t>(m / shortest, 1, (units + heads - 1) / heads);
+}
+
+/// The entries of tpa_decode are cut into `count` blocks that are worked on side by side: as many
+/// as make a large batch of work; a small batch of short sequences is not cut.
+struct TpaBlocks {
+  std::int64_t length, count;
+};
+inline constexpr std::int64_t most_tpa_blocks = 32;
+inline TpaBlocks tpa_blocks(std::int64_t batch, std::int64_t m, bool split) {
+  constexpr std::int64_t shortest = 256;
+  const auto parts = [](std::int64_t n, std::int64_t of) { return (n + of - 1) / of; };
+  const std::int64_t wanted = split ? parts(most_tpa_blocks, std::max<std::int64_t>(batch, 1)) : 1;
+  const std::int64_t length = std::max(shortest, parts(m, wanted));
+  return {length, std::max<std::int64_t>(1, parts(m, length))};
+}
+
+}  // namespace quipu::detail::on_cpu

@@ -1,0 +1,206 @@
+#include "stream.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "../checks/report.h"
+#include "../emulator.h"
+#include "../multiprocessor.h"
+
+namespace quipu::emulator {
+namespace {
+
+struct Device {
+  Stream default_stream;
+  std::vector<Stream*> streams{&default_stream};
+  StreamClock host;  // what the host has waited for
+  std::uint64_t sequence = 0, random = 0x853c49e6748fea9bu;
+  std::uint32_t numbers = 0;
+};
+
+Device& device() {
+  static Device* only = new Device;
+  return *only;
+}
+
+Stream* or_default(Stream* stream) {
+  return stream == nullptr ? &device().default_stream : stream;
+}
+
+constexpr std::uint64_t never = ~std::uint64_t{0};
+
+std::uint64_t first_sequence(const Stream& stream) {
+  return stream.queue.empty() ? never : stream.queue.front().sequence;
+}
+
+bool can_run(const Stream& stream) {
+  if (stream.queue.empty()) return false;
+  const Item& item = stream.queue.front();
+  if (item.wait != nullptr && item.wait->reached < item.ticket) return false;
+  if (!stream.blocking) return true;
+  // The default stream and the blocking ones keep the order of enqueueing between them.
+  if (&stream != &device().default_stream) {
+    return first_sequence(device().default_stream) > item.sequence;
+  }
+  return std::all_of(device().streams.begin(), device().streams.end(), [&](const Stream* other) {
+    return other == &stream || !other->blocking || first_sequence(*other) > item.sequence;
+  });
+}
+
+/// Runs the first item of one stream, any that can.
+bool step() {
+  Device& d = device();
+  d.random = d.random * 6364136223846793005u + settings().seed * 2 + 1;
+  const std::size_t start = settings().seed == 0 ? 0 : d.random >> 33;
+  for (std::size_t i = 0; i < d.streams.size(); ++i) {
+    Stream& stream = *d.streams[(start + i) % d.streams.size()];
+    if (!can_run(stream)) continue;
+    Item item = std::move(stream.queue.front());
+    stream.queue.pop_front();
+    if (item.run) item.run();
+    return true;
+  }
+  return false;
+}
+
+template <class Done>
+void run_until(Done done) {
+  while (!done()) {
+    if (step()) continue;
+    report_host("deadlock", "streams wait for events that nobody records");
+    for (Stream* stream : device().streams) stream->queue.clear();
+    return;
+  }
+}
+
+std::size_t queued() {
+  std::size_t count = 0;
+  for (const Stream* stream : device().streams) count += stream->queue.size();
+  return count;
+}
+
+void push(Stream* stream, Item item) {
+  item.sequence = ++device().sequence;
+  stream->queue.push_back(std::move(item));
+  constexpr std::size_t most_queued = 256;
+  if (settings().seed == 0) {
+    run_until([] { return queued() == 0; });
+  } else if (queued() > most_queued) {
+    run_until([] { return queued() <= most_queued / 2; });
+  }
+}
+
+/// What comes before the next item of a stream.
+void catch_up(Stream& stream) {
+  Device& d = device();
+  join(stream.clock, d.host);
+  if (!stream.blocking) return;
+  if (&stream != &d.default_stream) return join(stream.clock, d.default_stream.clock);
+  for (const Stream* other : d.streams) {
+    if (other->blocking) join(stream.clock, other->clock);
+  }
+}
+
+}  // namespace
+
+std::recursive_mutex& device_lock() {
+  static auto* lock = new std::recursive_mutex;
+  return *lock;
+}
+
+void submit(Stream* stream, WorkFunction function) {
+  const std::lock_guard guard(device_lock());
+  Stream& s = *or_default(stream);
+  catch_up(s);
+  Work work;
+  work.stream = s.number;
+  work.position = ++s.position;
+  work.after = s.clock;
+  if (s.clock.size() <= s.number) s.clock.resize(s.number + 1);
+  s.clock[s.number] = s.position;
+  push(&s, {0,
+            [work = std::move(work), function = std::move(function)] {
+              const std::uint64_t start = ++global_epoch();
+              function(start, stream_order().begin(work, start));
+            },
+            nullptr, 0});
+}
+
+void submit_note(Stream* stream, std::function<void()> note) {
+  const std::lock_guard guard(device_lock());
+  push(or_default(stream), {0, std::move(note), nullptr, 0});
+}
+
+Stream* create_stream(bool blocking) {
+  const std::lock_guard guard(device_lock());
+  auto* stream = new Stream;
+  stream->number = ++device().numbers;
+  stream->blocking = blocking;
+  device().streams.push_back(stream);
+  return stream;
+}
+
+void destroy_stream(Stream* stream) {
+  const std::lock_guard guard(device_lock());
+  finish_stream(stream);
+  std::erase(device().streams, stream);
+  delete stream;
+}
+
+void finish_stream(Stream* stream) {
+  const std::lock_guard guard(device_lock());
+  Stream& s = *or_default(stream);
+  run_until([&] { return s.queue.empty(); });
+  catch_up(s);
+  join(device().host, s.clock);
+}
+
+void finish_all_streams() {
+  if (running != nullptr) return;
+  const std::lock_guard guard(device_lock());
+  run_until([] { return queued() == 0; });
+  for (const Stream* stream : device().streams) join(device().host, stream->clock);
+  stream_order().forget();
+}
+
+bool is_finished(Stream* stream) {
+  const std::lock_guard guard(device_lock());
+  Stream& s = *or_default(stream);
+  if (!s.queue.empty()) make_progress();
+  return s.queue.empty();
+}
+
+void make_progress() {
+  const std::lock_guard guard(device_lock());
+  step();
+}
+
+void record(Event& event, Stream* stream) {
+  const std::lock_guard guard(device_lock());
+  Stream& s = *or_default(stream);
+  catch_up(s);
+  EventState& state = *event.state;
+  state.clock = s.clock;
+  const std::uint64_t ticket = ++state.recorded;
+  push(&s, {0,
+            [state = event.state, ticket] {
+              state->reached = std::max(state->reached, ticket);
+              state->time = std::chrono::steady_clock::now();
+            },
+            nullptr, 0});
+}
+
+void wait_for(Stream* stream, const Event& event) {
+  const std::lock_guard guard(device_lock());
+  Stream& s = *or_default(stream);
+  join(s.clock, event.state->clock);
+  push(&s, {0, nullptr, event.state, event.state->recorded});
+}
+
+void finish_event(const Event& event) {
+  const std::lock_guard guard(device_lock());
+  run_until([&] { return event.state->ready(); });
+  join(device().host, event.state->clock);
+}
+
+}  // namespace quipu::emulator

@@ -1,0 +1,180 @@
+// Gated linear attention by tensor cores, forward: kv = k~^T v~ (mma_keys.cu), then o = g~ * (q~
+// kv) in one pass. There a block keeps kv as B fragments in registers, a strip of 16 columns a
+// warp, and loads its part of the queries in tiles of 32 through three stages of shared memory. The
+// epilogue applies the gate to the accumulators; o overwrites g in shared memory and is stored from
+// there, 16 bytes a thread. q and g are read once, o is written once; bound by memory.
+//
+// sass gate_queries: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDGSTS.E.BYPASS.128 STG.E.128; forbid
+// STL LDL LD.E$ ST.E$; registers 128
+#include "mma.cuh"
+#include "quipu/cuda/runtime/run.h"
+
+namespace quipu::detail {
+namespace on_cuda {
+namespace flao_mma {
+namespace {
+
+constexpr int threads = 256, stages = 3;
+
+/// Layout of shared memory: stages of raw tiles, the encoded tile, the bf16 residual of kv, a
+/// sin/cos table, a tile of qkv.
+template <bool encoded>
+struct SharedLayout {
+  static constexpr int rows = encoded ? 16 : 32, tile = rows * pitch;
+  static constexpr int fixed =
+      stages * 2 * tile + (encoded ? 2 * tile + widest * pitch + rows * sincos_pitch * 4 : 0);
+  static constexpr std::size_t bytes(bool has_qkv) {
+    return 4 * static_cast<std::size_t>(fixed + (has_qkv ? tile : 0));
+  }
+  unsigned* base = dynamic_shared<unsigned>();
+  __device__ __forceinline__ unsigned* q(int t) const { return base + t % stages * 2 * tile; }
+  __device__ __forceinline__ unsigned* g(int t) const { return q(t) + tile; }
+  __device__ __forceinline__ SplitTile encoded_q() const {
+    unsigned* const high = base + stages * 2 * tile;
+    return {high, high + tile};
+  }
+  __device__ __forceinline__ unsigned* residual() const { return encoded_q().low + tile; }
+  __device__ __forceinline__ float4* sincos() const {
+    return reinterpret_cast<float4*>(residual() + widest * pitch);
+  }
+  __device__ __forceinline__ unsigned* qkv() const { return base + fixed; }
+};
+
+struct Queries {
+  Rows q, g, o, qkv;
+  Encoding q_encoding;
+  Act g_act;
+  const float* kv;  // (units, width, e)
+  int e, heads, parts, length, tokens;
+};
+
+/// Epilogue of a warp's 16 x 16 accumulators z = q~ kv: z goes to the tile qkv, if there is one,
+/// and o = g~ * z replaces g.
+template <class E>
+__device__ __forceinline__ void gate(const float (&product)[2][4], Act act, int strip, int e,
+                                     int first_row, unsigned* g, unsigned* qkv,
+                                     const RowSoftmax* stats) {
+  const Lane lane;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int half = i / 2, row = first_row + lane.group + i % 2 * 8;
+    const int word = row * pitch + strip_column(strip, half, e) / 2 + lane.member;
+    const float first = product[half][i % 2 * 2], second = product[half][i % 2 * 2 + 1];
+    if (qkv != nullptr) qkv[word] = packed<E>(first, second);
+    const float2 x = unpacked<E>(g[word]);
+    const RowSoftmax sum = act == Act::softmax ? stats[row] : RowSoftmax{0.0f, 1.0f};
+    g[word] = packed<E>(activated(act, x.x, sum) * first, activated(act, x.y, sum) * second);
+  }
+}
+
+/// Stores rows of a tile, 16 bytes a thread.
+template <int count>
+__device__ __forceinline__ void store_rows(const unsigned* from, const Rows& to, int start,
+                                           int rows, int features) {
+  constexpr int vectors = widest / 8;
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += threads) {
+    const int row = i / vectors, vector = i % vectors;
+    if (row >= rows || vector * 8 >= features) continue;
+    to.data[start + row * to.step[2] + vector] =
+        reinterpret_cast<const uint4*>(from)[row * (pitch / 4) + vector];
+  }
+}
+
+template <class E, bool encoded>
+__global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
+  using R = SharedLayout<encoded>;
+  __shared__ RowSoftmax stats[R::rows];
+  const R smem;
+  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(R::rows);
+  const int strip = static_cast<int>(threadIdx.x / warp_size);
+  TileLoader<R::rows, threads> q_source(p.q, part), g_source(p.g, part);
+  const auto fetch_stage = [&](int t) {
+    const int rows = part.end - part.first - t * R::rows;
+    if (t < tiles) {
+      q_source.fetch(smem.q(t), p.q, rows, p.q_encoding.features);
+      g_source.fetch(smem.g(t), p.g, rows, e);
+    }
+    ptx::copy_commit();
+  };
+  for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
+  unsigned* const qkv = p.qkv.data != nullptr ? smem.qkv() : nullptr;
+  const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
+  Strip<encoded> kv;
+  if (strip * 16 < e) kv.template load<false>(matrix, e, width, strip, e);
+  if constexpr (encoded) fill_residual<threads>(smem.residual(), matrix, width, e);
+  for (int t = 0; t < tiles; ++t) {
+    ptx::copy_wait<stages - 2>();
+    __syncthreads();
+    fetch_stage(t + stages - 1);
+    const int token = part.first + t * R::rows;
+    SplitTile q{smem.q(t), nullptr};
+    if constexpr (encoded) {
+      q = encode_operand<E, R::rows, threads>(p.q_encoding, q.high, smem.encoded_q(),
+                                              {smem.sincos(), nullptr}, part.head, token, part.end);
+      if (p.g_act == Act::softmax) tile_softmax<E, R::rows, threads>(smem.g(t), e, stats);
+      __syncthreads();
+    }
+    for (int row = 0; row < R::rows && strip * 16 < e; row += 16) {
+      float product[2][4] = {};
+      const unsigned* const low =
+          encoded ? residual_of_strip<false>(smem.residual(), strip, e) : nullptr;
+      multiply<false>(product, q.from_row(row), kv, low, width);
+      gate<E>(product, encoded ? p.g_act : Act::none, strip, e, row, smem.g(t), qkv, stats);
+    }
+    __syncthreads();
+    const int done = t * R::rows, rows = part.end - token;
+    store_rows<R::rows>(smem.g(t), p.o, part.start(p.o) + done * p.o.step[2], rows, e);
+    if (qkv != nullptr) {
+      store_rows<R::rows>(qkv, p.qkv, part.start(p.qkv) + done * p.qkv.step[2], rows, e);
+    }
+  }
+}
+
+void run_queries(const View& q, const View& g, const View& kv, const View& qkv, const View& o,
+                 const FlaoSizes& sizes, const FlaoTransforms& transforms) {
+  const FlaoParts parts = parts_without_sums(sizes.n, sizes.units);
+  const Queries queries{Rows(q),
+                        Rows(g),
+                        Rows(o),
+                        Rows(qkv),
+                        Encoding(transforms.q, sizes.d, sizes.n),
+                        transforms.g.act,
+                        kv.as<float>(),
+                        static_cast<int>(sizes.e),
+                        static_cast<int>(q.size(1)),
+                        static_cast<int>(parts.count),
+                        static_cast<int>(parts.length),
+                        static_cast<int>(sizes.n)};
+  const bool encoded = q.dtype == f16 || !is_plain(transforms.q) || !is_plain(transforms.g);
+  const auto kernel = q.dtype == f16 ? gate_queries<__half, true>
+                      : encoded      ? gate_queries<__nv_bfloat16, true>
+                                     : gate_queries<__nv_bfloat16, false>;
+  const bool has_qkv = qkv.defined;
+  const std::size_t shared =
+      encoded ? SharedLayout<true>::bytes(has_qkv) : SharedLayout<false>::bytes(has_qkv);
+  run(Queue(q), kernel, static_cast<unsigned>(sizes.units * parts.count), threads, shared, queries);
+}
+
+}  // namespace
+}  // namespace flao_mma
+
+bool try_flao_forward_mma(const View& q, const View& k, const View& v, const View& g,
+                          const View& kv, const View& qkv, const View& o,
+                          const FlaoTransforms& transforms, const FlaoWorkspace& workspace,
+                          const FlaoSizes& sizes) {
+  using namespace flao_mma;
+  if (q.dtype != bf16 && q.dtype != f16) return false;
+  for (const View* x : {&q, &k, &v, &g, &qkv, &o}) {
+    if (!supports_rows(*x, q.dtype)) return false;
+  }
+  if (!supports_encodings(transforms) || !supports_sizes(sizes)) return false;
+  multiply_keys(k, v, kv, sizes, transforms, workspace);
+  run_queries(q, g, kv, qkv, o, sizes, transforms);
+  return true;
+}
+
+}  // namespace on_cuda
+}  // namespace quipu::detail

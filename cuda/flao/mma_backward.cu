@@ -1,0 +1,236 @@
+// Gated linear attention by tensor cores, backward, the queries: d_g = d_o * (q~ kv), d_q = (d_o *
+// g~) kv^T and d_kv = q~^T (d_o * g~) in one pass. A block has a part of a unit's queries, in tiles
+// of 16 through four stages of shared memory. Warps are specialised: one half keeps kv in
+// registers, a strip of 16 columns each, and makes q~ kv and from it d_g and d_o * g~; the other
+// half keeps kv^T and makes d_q of the tile before. All of them accumulate d_kv in registers. q, g
+// and d_o are read once, gradients are written once, or read, added to and written; bound by
+// memory. Where a unit has several parts (split-K), a second kernel adds their d_kv in order.
+//
+// sass differentiate_queries: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
+// LDGSTS.E.BYPASS.128 LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+#include "mma_backward.cuh"
+#include "quipu/cuda/runtime/run.h"
+
+namespace quipu::detail {
+namespace on_cuda {
+namespace flao_mma {
+namespace {
+
+constexpr int stages = 4;
+
+struct Queries {
+  Rows q, g, d_o;
+  GradRows d_q, d_g;
+  Encoding q_encoding;
+  Act g_act;
+  const float* kv;  // (units, width, e), null where neither d_q nor d_g is wanted
+  float* d_kv;      // (units, parts, width, e), null where it is not wanted
+  int e, heads, parts, length, tokens;
+};
+
+/// Layout of shared memory.
+struct SharedLayout {
+  unsigned* base = dynamic_shared<unsigned>();
+  __device__ __forceinline__ unsigned* q(int t) const { return base + t % stages * 3 * tile_words; }
+  __device__ __forceinline__ unsigned* g(int t) const { return q(t) + tile_words; }
+  __device__ __forceinline__ unsigned* d_o(int t) const { return q(t) + 2 * tile_words; }
+  /// The gradient of q~ kv, double buffered.
+  __device__ __forceinline__ SplitTile d_product(int t) const {
+    unsigned* const high = base + stages * 3 * tile_words + t % 2 * 2 * tile_words;
+    return {high, high + tile_words};
+  }
+  /// The bf16 residual of kv.
+  __device__ __forceinline__ unsigned* residual() const { return d_product(1).low + tile_words; }
+  __device__ __forceinline__ SplitTile encoded() const {
+    unsigned* const high = residual() + widest * pitch;
+    return {high, high + tile_words};
+  }
+  __device__ __forceinline__ float4* sincos(int t) const {
+    return reinterpret_cast<float4*>(encoded().low + tile_words) + t % 2 * tile_rows * sincos_pitch;
+  }
+  /// Gradients overwrite what they were made from.
+  __device__ __forceinline__ GradTile d_g(int t) const { return {g(t), d_o(t)}; }
+  __device__ __forceinline__ GradTile d_q(int t) const { return {q(t), d_o(t)}; }
+  static constexpr std::size_t bytes(bool encoded) {
+    return tile_bytes(stages * 3 + 4 + (encoded ? 2 : 0), tile_rows) + tile_bytes(1, widest) +
+           (encoded ? 2 * sincos_bytes(tile_rows) : 0);
+  }
+};
+
+/// Statistics of softmax over the features of a tile; those of q also of the tile before.
+struct TileStats {
+  RowSoftmax q[2][tile_rows], g[tile_rows];
+  float means[2][strips * tile_rows];
+};
+
+/// d holds z = q~ kv and becomes d_g~ = d_o * z; d_z = d_o * g~ goes to shared memory.
+template <class E>
+__device__ __forceinline__ void gate_gradient(float (&d)[2][4], Act act, int e,
+                                              const SharedLayout& smem, int t, int strip,
+                                              const TileStats& stats) {
+  const SplitTile d_product = smem.d_product(t);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const FragmentPair at(i, strip, e);
+    const float2 up = unpacked<E>(smem.d_o(t)[at.word()]);
+    const float2 x = unpacked<E>(smem.g(t)[at.word()]);
+    const RowSoftmax sum = act == Act::softmax ? stats.g[at.row] : RowSoftmax{0.0f, 1.0f};
+    d[at.half][at.first] *= up.x;
+    d[at.half][at.first + 1] *= up.y;
+    put_pair(d_product, at.word(), up.x * activated(act, x.x, sum),
+             up.y * activated(act, x.y, sum));
+  }
+}
+
+template <class E, bool encoded>
+__global__ void __launch_bounds__(backward_threads, 1) differentiate_queries(const Queries p) {
+  __shared__ TileStats stats;
+  const SharedLayout smem;
+  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const WarpRole role;
+  const bool is_first = role.group == 0;
+  const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(tile_rows);
+  const bool softmax = encoded && (p.q_encoding.act == Act::softmax || p.g_act == Act::softmax);
+  // The first group fetches g and d_o, the second one q.
+  using Half = TileLoader<tile_rows, backward_threads / 2>;
+  Half own = is_first ? Half(p.g, part) : Half(p.q, part), upstream(p.d_o, part);
+  const auto fetch_stage = [&](int t) {
+    const int rows = part.end - part.first - t * tile_rows;
+    if (t < tiles) {
+      if (is_first) {
+        own.fetch(smem.g(t), p.g, rows, e);
+        upstream.fetch(smem.d_o(t), p.d_o, rows, e);
+      } else {
+        own.fetch(smem.q(t), p.q, rows, p.q_encoding.features);
+      }
+    }
+    ptx::copy_commit();
+  };
+  for (int t = 0; t < stages - 2; ++t) fetch_stage(t);
+  __syncwarp();  // rows may be shorter than the lanes reach
+  WarpStrip<true> kv(width, e);
+  const bool multiplies = (is_first ? p.d_g : p.d_q).data != nullptr && kv.is_active();
+  const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
+  if (multiplies) kv.load(matrix);
+  if (p.kv != nullptr) fill_residual<backward_threads>(smem.residual(), matrix, width, e);
+  GradStore<E> store =
+      is_first ? GradStore<E>(p.d_g, part, e) : GradStore<E>(p.d_q, part, p.q_encoding.features);
+  OuterProduct<__nv_bfloat16> d_kv;
+  for (int t = 0; t <= tiles; ++t) {
+    ptx::copy_wait<stages - 3>();
+    __syncthreads();
+    fetch_stage(t + stages - 2);
+    const int token = part.first + t * tile_rows;
+    SplitTile q{smem.q(t), nullptr};
+    if constexpr (encoded) {
+      if (t < tiles) {
+        q = encode_operand<E, tile_rows, backward_threads>(p.q_encoding, q.high, smem.encoded(),
+                                                           {smem.sincos(t), stats.q[t % 2]},
+                                                           part.head, token, part.end);
+      }
+      if (p.g_act == Act::softmax && t < tiles) {
+        tile_softmax<E, tile_rows, backward_threads>(smem.g(t), e, stats.g);
+      }
+      __syncthreads();
+    }
+    // First group: d_g of this tile. Second group: d_q of the tile before.
+    const int rows = part.end - token + (is_first ? 0 : tile_rows);
+    const bool has_tile = is_first ? t < tiles : t > 0;
+    uint4 old{};
+    const auto read = [&] { old = is_first ? store.read(p.d_g, rows) : store.read(p.d_q, rows); };
+    if (!encoded && has_tile) read();
+    float d[2][4] = {};
+    const bool works = has_tile && kv.is_active();
+    if (works && multiplies)
+      kv.multiply_by(d, is_first ? q : smem.d_product(t + 1), smem.residual());
+    if (encoded && has_tile) read();  // not earlier: register pressure
+    if (is_first && works) {
+      gate_gradient<E>(d, encoded ? p.g_act : Act::none, e, smem, t, role.strip, stats);
+    }
+    const Act act = !encoded ? Act::none : is_first ? p.g_act : p.q_encoding.act;
+    const int pairs = is_first ? 4 : pairs_of(p.q_encoding.kind);
+    const GradTile out = is_first ? smem.d_g(t) : smem.d_q(t + stages - 1);
+    const RowSoftmax* const sums = is_first ? stats.g : stats.q[(t + 1) % 2];
+    float* const means = stats.means[role.group];
+    if (encoded && !is_first && works && p.q_encoding.kind != LrpeKind::none) {
+      rotate_back(d, smem.sincos(t + 1), role.strip);
+    }
+    if (works && act == Act::softmax) {
+      add_row_means<E>(d, out.even, sums, means, role.strip, kv.columns, pairs);
+    }
+    if (softmax) __syncthreads();
+    if (works) {
+      activation_gradient<E>(d, act, out.even, sums, means, out, role.strip, kv.columns, pairs);
+    }
+    __syncthreads();
+    if (is_first && has_tile) store.put(p.d_g, rows, out, old);
+    if (!is_first && has_tile) store.put(p.d_q, rows, out, old);
+    if (p.d_kv != nullptr && t < tiles) d_kv.add(q, smem.d_product(t), width, e);
+  }
+  if (p.d_kv == nullptr) return;
+  d_kv.store(p.d_kv + static_cast<std::int64_t>(blockIdx.x) * width * e, width, e);
+}
+
+}  // namespace
+
+/// Shared memory of a block, at most.
+constexpr std::size_t most_shared() {
+  return SharedLayout::bytes(true) + sizeof(TileStats);
+}
+
+void differentiate_queries_of(const View& d_o, const FlaoSaved& saved, const View& d_kv,
+                              const FlaoGrads& grads, const FlaoTransforms& transforms,
+                              const FlaoWorkspace& workspace) {
+  const FlaoSizes& sizes = saved.sizes;
+  const FlaoParts parts(sizes.n, sizes.units);
+  const bool whole = parts.count == 1, wants_kv = grads.q.wanted() || grads.g.wanted();
+  const Queries queries{Rows(saved.q),
+                        Rows(saved.g),
+                        Rows(d_o),
+                        GradRows(grads.q),
+                        GradRows(grads.g),
+                        Encoding(transforms.q, sizes.d, sizes.n),
+                        transforms.g.act,
+                        wants_kv ? saved.kv.as<float>() : nullptr,
+                        !d_kv.defined ? nullptr : (whole ? d_kv : workspace.sums).as<float>(),
+                        static_cast<int>(sizes.e),
+                        static_cast<int>(d_o.size(1)),
+                        static_cast<int>(parts.count),
+                        static_cast<int>(parts.length),
+                        static_cast<int>(sizes.n)};
+  const bool encoded = d_o.dtype == f16 || !is_plain(transforms.q) || !is_plain(transforms.g);
+  const auto kernel = d_o.dtype == f16 ? differentiate_queries<__half, true>
+                      : encoded        ? differentiate_queries<__nv_bfloat16, true>
+                                       : differentiate_queries<__nv_bfloat16, false>;
+  run(Queue(d_o), kernel, static_cast<unsigned>(sizes.units * parts.count), backward_threads,
+      SharedLayout::bytes(encoded), queries);
+  if (d_kv.defined && !whole) reduce_flao_parts(workspace.sums, parts.count, d_kv);
+}
+
+}  // namespace flao_mma
+
+bool try_flao_backward_mma(const View& d_o, const FlaoSaved& saved, const View& d_kv,
+                           const FlaoGrads& grads, const FlaoTransforms& transforms,
+                           const FlaoWorkspace& workspace) {
+  using namespace flao_mma;
+  if (d_o.dtype != bf16 && d_o.dtype != f16) return false;
+  for (const View* x : {&d_o, &saved.q, &saved.k, &saved.v, &saved.g}) {
+    if (!supports_rows(*x, d_o.dtype)) return false;
+  }
+  for (const Grad* x : {&grads.q, &grads.k, &grads.v, &grads.g}) {
+    if (!supports_grad(*x, d_o.dtype)) return false;
+  }
+  const bool by_queries = d_kv.defined || grads.q.wanted() || grads.g.wanted();
+  const bool multiplies = grads.q.wanted() || grads.g.wanted();
+  if (!supports_encodings(transforms) || !supports_sizes(saved.sizes)) return false;
+  if (by_queries && (!saved.q.defined || !saved.g.defined)) return false;
+  if (multiplies && !saved.kv.defined) return false;
+  if (!has_shared(d_o, most_shared())) return false;
+  if (saved.fill_kv) multiply_keys(saved.k, saved.v, saved.kv, saved.sizes, transforms, workspace);
+  if (by_queries) differentiate_queries_of(d_o, saved, d_kv, grads, transforms, workspace);
+  if (d_kv.defined) differentiate_keys_of(d_o.dtype, saved, d_kv, grads, transforms);
+  return true;
+}
+
+}  // namespace on_cuda
+}  // namespace quipu::detail

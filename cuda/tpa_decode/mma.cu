@@ -1,0 +1,367 @@
+// Tensor product attention of one token by tensor cores: bf16 and f16 with sizes that are multiples
+// of 8, d up to 128, rows aligned to 16 bytes. Split-K decoding (flash decoding): a block of four
+// warps has a batch entry, a range of the entries of its cache, up to 32 heads and up to 128
+// columns of values; with more of either there are more blocks, which read bk, bv, ak, av again.
+// Entries come in tiles of 32. For each rank a panel, 32 rows of bk and ak or of bv and av, is
+// copied to one of three stages of shared memory; two panels, 20 KiB, are in flight while one is
+// used.
+//
+// Scores: a warp has 8 heads and all rows of the tile, so that the running softmax (Milakov and
+// Gimelshein 2018, arXiv:1805.02867) needs no other warp. Outputs: a warp accumulates 32 columns of
+// all heads in registers. f32 intermediates (queries, exponentials times av) are split into 16 bits
+// and residual. Rows of shared memory have no padding; an XOR swizzle of 16-byte chunks avoids bank
+// conflicts. Bound by memory: every factor is read once. 50 KiB of shared memory let three blocks
+// share a multiprocessor.
+//
+// sass attend_mma<__nv_bfloat16>: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
+//
+// sass attend_mma<__half>: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
+// STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
+#include "mma.cuh"
+#include "quipu/cuda/runtime/run.h"
+
+namespace quipu::detail {
+namespace on_cuda {
+namespace tpa_mma {
+namespace {
+
+constexpr int stages = 3;
+constexpr int result_pitch = most_columns + 8;
+
+template <class E>
+struct Forward {
+  Factor aq, bq, ak, bk, av, bv;
+  EntryCounts counts;
+  IndexGuard guard;
+  TpaBlocks blocks;
+  ForwardTarget<float> to;
+  int r, d, key_rank, value_rank, column_groups;
+  float score_scale;
+};
+
+struct Shared {
+  uint4 panels[stages][panel_chunks];          // 32 rows of b, then of a
+  uint4 queries[2][most_heads * wide_chunks];  // hi, residual lo: (head, d)
+  uint4 weights[2][rows * narrow_chunks];      // hi, residual lo: (entry, head)
+  float query_scale[most_heads];
+  float rescale[most_heads];
+};
+
+template <class E>
+class ForwardBlock {
+ public:
+  __device__ __forceinline__ ForwardBlock(const Forward<E>& forward)
+      : f_(forward),
+        block_(forward.blocks, forward.counts),
+        shared_(*dynamic_shared<Shared>()),
+        heads_{block_.b, static_cast<int>(blockIdx.y) / forward.column_groups * most_heads, 0},
+        column_(static_cast<int>(blockIdx.y) % forward.column_groups * most_columns),
+        columns_(min(most_columns, static_cast<int>(forward.to.e) - column_)) {
+    heads_.count = min(most_heads, static_cast<int>(forward.to.heads) - heads_.first);
+  }
+
+  __device__ __forceinline__ void run() {
+    if (blockIdx.y == 0 && block_.index == 0 && self_.thread == 0)
+      f_.counts.check(f_.guard, block_.b);
+    const int tiles = static_cast<int>((block_.end - block_.begin + rows - 1) / rows);
+    const int per_tile = f_.key_rank + f_.value_rank, panels = tiles * per_tile;
+    for (int p = 0; p < stages - 1; ++p) fetch(p, p < panels, per_tile);
+    if (panels > 0) make_queries();
+    for (int p = 0; p < panels; ++p) {
+      const int tile = p / per_tile, rank = p % per_tile;
+      ptx::copy_wait<stages - 2>();
+      __syncthreads();
+      fetch(p + stages - 1, p + stages - 1 < panels, per_tile);
+      const uint4* const panel = shared_.panels[p % stages];
+      if (rank < f_.key_rank) {
+        if (rank == 0) clear_scores();
+        if (8 * self_.warp < heads_.count) score(panel);
+        if (rank == f_.key_rank - 1) softmax_step(tile);
+      } else {
+        store_weights(panel);
+        __syncthreads();
+        if (rank == f_.key_rank) rescale_accumulators();
+        if (32 * self_.warp < columns_) add_values(panel);
+      }
+    }
+    epilogue();
+  }
+
+ private:
+  static constexpr bool is_half = std::is_same_v<E, __half>;
+  // The residual of an f16 may underflow: it is scaled up, and its products have accumulators of
+  // their own.
+  static constexpr float low_scale = is_half ? 2048.0f : 1.0f;
+  static constexpr int sum_parts = is_half ? 2 : 1;
+
+  /// Starts the copies of a panel: rows of bk or bv, 16 chunks each, and of ak or av, 4 chunks
+  /// each. Elements outside are 0.
+  __device__ __forceinline__ void fetch(int p, bool exists, int per_tile) {
+    if (exists) {
+      const int tile = p / per_tile, rank = p % per_tile;
+      const bool is_key = rank < f_.key_rank;
+      const std::int64_t first = block_.begin + tile * rows;
+      const int inside = static_cast<int>(min(static_cast<std::int64_t>(rows), block_.end - first));
+      uint4* const panel = shared_.panels[p % stages];
+      if (is_key) {
+        fetch_panel(panel, f_.bk, f_.ak, heads_, first, rank, inside, 0, f_.d);
+      } else {
+        fetch_panel(panel, f_.bv, f_.av, heads_, first, rank - f_.key_rank, inside, column_,
+                    columns_);
+      }
+    }
+    ptx::copy_commit();
+  }
+
+  __device__ __forceinline__ void make_queries() {
+    Queries<E>{f_.aq,
+               f_.bq,
+               heads_,
+               f_.r,
+               f_.d,
+               shared_.queries[0],
+               reinterpret_cast<float*>(shared_.weights),
+               shared_.query_scale,
+               shared_.rescale}
+        .make(self_);
+  }
+
+  __device__ __forceinline__ void clear_scores() {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int v = 0; v < 4; ++v) scores_[i][v] = 0.0f;
+    }
+  }
+
+  /// Adds scale ak (bk q) for the tile and the warp's 8 heads.
+  __device__ __forceinline__ void score(const uint4* panel) {
+    float products[2][4] = {};
+    multiply_heads<E, 2>(products, panel, shared_.queries[0], self_, f_.d);
+    const auto query_scale =
+        reinterpret_cast<const float2*>(shared_.query_scale)[4 * self_.warp + self_.member];
+    const float2 scale =
+        make_float2(f_.score_scale * query_scale.x, f_.score_scale * query_scale.y);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 ak = factor_of<E>(panel, self_, i, half);
+        scores_[i][2 * half] += scale.x * (ak.x * products[i][2 * half]);
+        scores_[i][2 * half + 1] += scale.y * (ak.y * products[i][2 * half + 1]);
+      }
+    }
+  }
+
+  /// One step of the running softmax: scores become exponentials relative to the new maximum.
+  __device__ __forceinline__ void softmax_step(int tile) {
+    const std::int64_t left = block_.end - block_.begin - std::int64_t{tile} * rows;
+    float rescale[2];
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      float largest = largest_[v];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& score = scores_[i / 2][2 * (i % 2) + v];
+        if (8 * i + self_.group >= left) score = minus_infinity<float>;
+        largest = score > largest ? score : largest;
+      }
+      for (int lanes = 4; lanes < 32; lanes *= 2)
+        largest = fmaxf(largest, from_lane(largest, lanes));
+      const float shift = largest == minus_infinity<float> ? 0.0f : largest;
+      rescale[v] = std::exp(largest_[v] - shift);
+      largest_[v] = largest;
+      sum_[v] *= rescale[v];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& score = scores_[i / 2][2 * (i % 2) + v];
+        score = std::exp(score - shift);
+        sum_[v] += score;
+      }
+    }
+    if (self_.group == 0) {
+      reinterpret_cast<float2*>(shared_.rescale)[4 * self_.warp + self_.member] =
+          make_float2(rescale[0], rescale[1]);
+    }
+  }
+
+  /// Stores exponentials times av to shared memory, for all warps.
+  __device__ __forceinline__ void store_weights(const uint4* panel) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 av = factor_of<E>(panel, self_, i, half);
+        store_split(
+            shared_.weights, self_, i, half,
+            SplitPair<E>(scores_[i][2 * half] * av.x, scores_[i][2 * half + 1] * av.y, low_scale));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void rescale_accumulators() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float factor = shared_.rescale[8 * i + self_.group];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+#pragma unroll
+        for (int part = 0; part < sum_parts; ++part) {
+          sums_[part][i / 2][n][2 * (i % 2)] *= factor;
+          sums_[part][i / 2][n][2 * (i % 2) + 1] *= factor;
+        }
+      }
+    }
+  }
+
+  /// Accumulates weights^T bv for the warp's 32 columns.
+  __device__ __forceinline__ void add_values(const uint4* panel) {
+#pragma unroll
+    for (int k = 0; k < rows; k += 16) {
+      unsigned weight[2][2][4];  // half, 16 heads
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          ptx::ldmatrix<4, true>(
+              weight[half][i],
+              shared_.weights[half] + narrow_swizzle(k + self_.lane % 8 + self_.lane / 16 * 8,
+                                                     2 * i + self_.lane / 8 % 2));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        if (32 * self_.warp + 16 * n >= columns_) continue;
+        unsigned value[4];
+        ptx::ldmatrix<4, true>(
+            value,
+            panel + wide_swizzle(k + self_.lane % 16, 4 * self_.warp + 2 * n + self_.lane / 16));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            auto& sums = sums_[half % sum_parts][i];
+            mma<E>(sums[2 * n], weight[half][i], {value[0], value[1]});
+            mma<E>(sums[2 * n + 1], weight[half][i], {value[2], value[3]});
+          }
+        }
+      }
+    }
+  }
+
+  /// Divides the accumulators by the sums of exponentials and stores them through shared memory.
+  __device__ __forceinline__ void epilogue() {
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      for (int lanes = 4; lanes < 32; lanes *= 2) sum_[v] += from_lane(sum_[v], lanes);
+    }
+    ptx::copy_wait<0>();
+    __syncthreads();
+    if (self_.group == 0) {
+#pragma unroll
+      for (int v = 0; v < 2; ++v) {
+        const int head = 8 * self_.warp + 2 * self_.member + v;
+        shared_.rescale[head] = f_.to.factor(sum_[v]);
+        if (column_ == 0 && head < heads_.count)
+          f_.to.put_sum(block_.b, heads_.first + head, largest_[v], sum_[v]);
+      }
+    }
+    __syncthreads();
+    auto* const result = reinterpret_cast<float*>(shared_.panels);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int head = 8 * i + self_.group;
+      const float factor = shared_.rescale[head];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const int v = 2 * (i % 2);
+        float2 sum = make_float2(sums_[0][i / 2][n][v], sums_[0][i / 2][n][v + 1]);
+        if constexpr (is_half) {
+          sum.x += sums_[1][i / 2][n][v] / low_scale;
+          sum.y += sums_[1][i / 2][n][v + 1] / low_scale;
+        }
+        const int word = head * result_pitch + 32 * self_.warp + 8 * n + 2 * self_.member;
+        reinterpret_cast<float2*>(result)[word / 2] = make_float2(sum.x * factor, sum.y * factor);
+      }
+    }
+    __syncthreads();
+    store_output(result);
+  }
+  __device__ __forceinline__ void store_output(const float* result) const {
+    if (f_.to.outputs == nullptr) {
+      for (int i = self_.thread; i < heads_.count * columns_; i += threads) {
+        const int head = i / columns_, column = i % columns_;
+        f_.to.put_output(block_.b, heads_.first + head, column_ + column,
+                         result[head * result_pitch + column]);
+      }
+      return;
+    }
+    const int chunks = columns_ / 4;
+    for (int i = self_.thread; i < heads_.count * chunks; i += threads) {
+      const int head = i / chunks, chunk = i % chunks;
+      const std::int64_t to = (blockIdx.x * f_.to.heads + heads_.first + head) * f_.to.e + column_;
+      reinterpret_cast<float4*>(f_.to.outputs)[to / 4 + chunk] =
+          reinterpret_cast<const float4*>(result)[head * (result_pitch / 4) + chunk];
+    }
+  }
+
+  const Forward<E>& f_;
+  EntryBlock block_;
+  Shared& shared_;
+  Heads heads_;
+  int column_, columns_;
+  Thread self_;
+  float scores_[2][4];  // rows group and group + 8 of 16, two heads
+  float largest_[2] = {minus_infinity<float>, minus_infinity<float>};
+  float sum_[2] = {};                    // this lane's part
+  float sums_[sum_parts][2][4][4] = {};  // 16 heads, 8 columns
+};
+
+template <class E>
+__global__ void __launch_bounds__(threads, 3) attend_mma(Forward<E> f) {
+  ForwardBlock<E>(f).run();
+}
+
+// ---- on the host ----
+
+template <class E>
+void run_forward(const TpaInputs& in, const ForwardTarget<float>& to, const TpaBlocks& blocks,
+                 IndexGuard guard) {
+  const auto small = [](std::int64_t n) { return static_cast<int>(n); };
+  const unsigned column_groups = blocks_for(to.e, most_columns);
+  const Forward<E> f{Factor(in.aq),
+                     Factor(in.bq),
+                     Factor(in.ak),
+                     Factor(in.bk),
+                     Factor(in.av),
+                     Factor(in.bv),
+                     EntryCounts(in),
+                     guard,
+                     blocks,
+                     to,
+                     small(in.aq.size(2)),
+                     small(in.bq.size(2)),
+                     small(in.ak.size(2)),
+                     small(in.av.size(2)),
+                     static_cast<int>(column_groups),
+                     static_cast<float>(in.score_scale)};
+  const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
+                  blocks_for(to.heads, most_heads) * column_groups);
+  on_cuda::run(Queue(in.aq), attend_mma<E>, grid, threads, sizeof(Shared), f);
+}
+
+}  // namespace
+}  // namespace tpa_mma
+
+bool try_tpa_forward_mma(const TpaInputs& in, const View& o, const LogSums& sums,
+                         const View& partial, const TpaBlocks& blocks, IndexGuard guard) {
+  if (!tpa_mma::supports_mma(in)) return false;
+  const ForwardTarget<float> to(o, sums, partial, blocks, in.value_scale);
+  in.aq.dtype == bf16 ? tpa_mma::run_forward<__nv_bfloat16>(in, to, blocks, guard)
+                      : tpa_mma::run_forward<__half>(in, to, blocks, guard);
+  return true;
+}
+
+}  // namespace on_cuda
+}  // namespace quipu::detail

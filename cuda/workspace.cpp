@@ -1,0 +1,95 @@
+// What the CUDA back end answers when operators ask for its workspace (cuda/workspace.h).
+#include "workspace.h"
+
+#include "quipu/ops/act_kernels.h"
+#include "quipu/ops/attention_kernels.h"
+#include "quipu/ops/lrpe/kernels.h"
+#include "quipu/ops/matmul/kernels.h"
+#include "quipu/ops/tpa_decode/kernels.h"
+
+namespace quipu::detail {
+namespace on_cuda {
+namespace {
+
+Shape softmax(std::int64_t lines, std::int64_t length, std::int64_t quantities) {
+  const std::int64_t parts = softmax_parts(lines, length);
+  return {parts > 1 ? parts : 0, quantities, lines};
+}
+
+/// What is found of the columns of each part: maximum and sum, in backward the mean, too.
+std::int64_t lrpe(const RowTransform& transform, const Shape& shape, bool backward) {
+  const std::int64_t columns = shape[0] * shape[1] * shape[3];
+  const std::int64_t parts = lrpe_parts(columns, shape[2]);
+  if (!transform.softmax_over_sequence() || parts == 1) return 0;
+  return parts * columns * (backward ? 3 : 2);
+}
+
+/// What softmax over the sequence keeps of an input with so many tokens and features: of each
+/// column of a unit its largest entry, the inverse of its sum, the mean of its gradient; and two
+/// numbers for each of its parts. 0 for other encodings.
+std::int64_t flao_columns(const RowTransform& transform, std::int64_t units, std::int64_t tokens,
+                          std::int64_t features) {
+  return transform.softmax_over_sequence() ? (3 + 2 * flao_parts(tokens, units)) * units * features
+                                           : 0;
+}
+std::int64_t flao_columns(const FlaoSizes& s, const FlaoTransforms& transforms) {
+  return flao_columns(transforms.q, s.units, s.n, s.d) +
+         flao_columns(transforms.k, s.units, s.m, s.d) +
+         flao_columns(transforms.v, s.units, s.m, s.e) +
+         flao_columns(transforms.g, s.units, s.n, s.e);
+}
+/// First the sums of parts, unless they lie in o, then the columns of q, k, v and g.
+std::int64_t flao_forward(const FlaoSizes& s, const FlaoTransforms& transforms, DType dtype) {
+  return flao_sum_space(s, false, !flao_sums_fit_output(s, dtype)) + flao_columns(s, transforms);
+}
+/// The sums over keys and then those over queries, one after the other in the same place.
+std::int64_t flao_backward(const FlaoSizes& s, const FlaoTransforms& transforms, bool over_queries,
+                           bool over_keys) {
+  return flao_sum_space(s, over_queries, over_keys) + flao_columns(s, transforms);
+}
+
+/// As much as several parts of the sums of a small result take: that is how cuBLAS splits long
+/// sums.
+std::int64_t matmul(std::int64_t m, std::int64_t n) {
+  constexpr std::int64_t most = std::int64_t{4} << 20, parts = 32, element = 4;
+  if (m <= 0 || n <= 0) return 0;
+  return m > most / n ? most : std::min(most, m * n * parts * element);
+}
+/// cuBLAS has no results wider than f32 from narrower operands, and rounds each of several products
+/// that are summed.
+bool reaches(const View& a, const View& b, const View& o) {
+  if (o.dtype != a.dtype && !(is_reduced(a.dtype) && o.dtype == DType::f32)) return false;
+  for (int d = 0; d + 2 < o.dim(); ++d) {
+    if (is_reduced(o.dtype) && o.size(d) == 1 && std::max(a.size(d), b.size(d)) > 1) return false;
+  }
+  return true;
+}
+
+Shape tpa_forward(const TpaSizes& s, bool split) {
+  const TpaBlocks blocks = tpa_blocks(s.b, s.m, split);
+  return blocks.count > 1 ? Shape{s.b, blocks.count, s.h, s.e + 2} : Shape{};
+}
+Shape tpa_backward(const TpaSizes& s, bool split) {
+  return {s.b, tpa_blocks(s.b, s.m, split).count, s.h * s.r + s.r * s.d};
+}
+
+}  // namespace
+}  // namespace on_cuda
+
+void register_cuda_workspace() {
+  constexpr DeviceKind cuda = DeviceKind::cuda;
+  softmax_workspace.provide(cuda, on_cuda::softmax);
+  lrpe_workspace.provide(cuda, on_cuda::lrpe);
+  flao_forward_workspace.provide(cuda, on_cuda::flao_forward);
+  flao_backward_workspace.provide(cuda, on_cuda::flao_backward);
+  matmul_workspace.provide(cuda, on_cuda::matmul);
+  matmul_reaches.provide(cuda, on_cuda::reaches);
+  matmul_buffer_type.provide(cuda,
+                             [](const View& a, const View&) { return compute_type(a.dtype); });
+  attention_partial_sums.provide(cuda,  // every gradient of q is one sum
+                                 [](const AttentionInputs&, const Grad&) { return Shape{}; });
+  tpa_forward_workspace.provide(cuda, on_cuda::tpa_forward);
+  tpa_backward_workspace.provide(cuda, on_cuda::tpa_backward);
+}
+
+}  // namespace quipu::detail

@@ -1,0 +1,21 @@
+#pragma once
+// What a back end provides for reading and adding at indices. Index tensors are i64 or i32; one out
+// of range throws an Error that names the operator, the position and the bound.
+// Internal to ops/ and the back ends.
+#include "quipu/core/dispatch/dispatch.h"
+
+namespace quipu::detail {
+
+/// o[.., i, ..] (=|+=) x[.., index[.., i, ..], ..]; index and o have one shape.
+inline constinit Kernel<void(View x, View index, Target o, int axis)> gather_kernel{"gather"};
+/// o[.., index[.., i, ..], ..] += x[.., i, ..]; index and x have one shape. Adds in index order:
+/// same bits always.
+inline constinit Kernel<void(View o, View index, View x, int axis)> scatter_add_kernel{
+    "scatter_add"};
+/// o[.., i, ..] = x[.., index[i], ..]; index is 1-d.
+inline constinit Kernel<void(View x, View index, View o, int axis)> index_select_kernel{
+    "index_select"};
+/// o[.., index[i], ..] += x[.., i, ..]; index is 1-d. Adds in index order: same bits always.
+inline constinit Kernel<void(View o, View index, View x, int axis)> index_add_kernel{"index_add"};
+
+}  // namespace quipu::detail

@@ -1,0 +1,107 @@
+#include "quipu/ops/pointwise/compare.h"
+
+#include "quipu/ops/checks.h"
+#include "quipu/ops/pointwise/support.h"
+
+namespace quipu {
+using namespace detail;
+namespace {
+
+struct WhereRule {
+  Saved condition;
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(1, [&](const Grad& g) {
+      map_into(g, Pointwise::where_first, {condition.get(), d_o}, d_o.shape());
+    });
+    d.with(2, [&](const Grad& g) {
+      map_into(g, Pointwise::where_second, {condition.get(), d_o}, d_o.shape());
+    });
+  }
+};
+
+Tensor predicate(Pointwise f, const Term& a, const Term& b) {
+  PointwiseResult result = match_terms(a, b);
+  const auto beside = [dtype = result.dtype](const Term& term) {
+    return term.is_tensor() ? operand(term) : Operand(in_type(term.scalar(), dtype));
+  };
+  result.dtype = boolean;
+  return no_gradient(map(f, {beside(a), beside(b)}, result));
+}
+
+Tensor choose(const Tensor& condition, const Term& a, const Term& b, PointwiseResult result) {
+  result.shape = broadcast_shapes(condition.shape(), result.shape);
+  for (const Term* term : {&a, &b}) {
+    if (!term->is_tensor()) check_value(term->scalar(), result.dtype);
+  }
+  const Tensor o = map(Pointwise::where, {condition, operand(a), operand(b)}, result);
+  const bool wanted = a.requires_grad() || b.requires_grad();
+  return tie(o, {condition, a.tensor(), b.tensor()}, WhereRule{save_if(wanted, condition)});
+}
+
+}  // namespace
+
+Tensor eq(const Term& a, const Term& b) {
+  const OpScope op("eq");
+  return predicate(Pointwise::eq, a, b);
+}
+
+Tensor ne(const Term& a, const Term& b) {
+  const OpScope op("ne");
+  return predicate(Pointwise::ne, a, b);
+}
+
+Tensor lt(const Term& a, const Term& b) {
+  const OpScope op("lt");
+  return predicate(Pointwise::lt, a, b);
+}
+
+Tensor le(const Term& a, const Term& b) {
+  const OpScope op("le");
+  return predicate(Pointwise::le, a, b);
+}
+
+Tensor gt(const Term& a, const Term& b) {
+  const OpScope op("gt");
+  return predicate(Pointwise::gt, a, b);
+}
+
+Tensor ge(const Term& a, const Term& b) {
+  const OpScope op("ge");
+  return predicate(Pointwise::ge, a, b);
+}
+
+Tensor logical_and(const Term& a, const Term& b) {
+  const OpScope op("logical_and");
+  return predicate(Pointwise::logical_and, a, b);
+}
+
+Tensor logical_or(const Term& a, const Term& b) {
+  const OpScope op("logical_or");
+  return predicate(Pointwise::logical_or, a, b);
+}
+
+Tensor logical_not(const Tensor& x) {
+  const OpScope op("logical_not");
+  return no_gradient(map(Pointwise::logical_not, {x}, {x.shape(), boolean, x.device()}));
+}
+
+Tensor where(const Tensor& condition, const Term& a, const Term& b) {
+  const OpScope op("where");
+  check_bool("condition", condition);
+  const PointwiseResult result = match_terms(a, b);
+  if (a.is_tensor() && b.is_tensor()) check_same_dtype("a", a.tensor(), "b", b.tensor());
+  check_same_device("condition", condition, a.is_tensor() ? "a" : "b",
+                    (a.is_tensor() ? a : b).tensor());
+  return choose(condition, a, b, result);
+}
+
+Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value) {
+  const OpScope op("masked_fill");
+  check_bool("mask", mask);
+  check_same_device("x", x, "mask", mask);
+  check(can_broadcast(mask.shape(), x.shape()), "mask has shape ", mask.shape(),
+        ", which does not broadcast to the shape ", x.shape(), " of x");
+  return choose(mask, value, x, {x.shape(), x.dtype(), x.device()});
+}
+
+}  // namespace quipu

@@ -1,0 +1,164 @@
+#include "quipu/ops/reduce/reduce.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "quipu/core/dispatch/kernels.h"
+#include "quipu/ops/checks.h"
+#include "quipu/ops/pointwise/support.h"
+#include "quipu/ops/reduce/kernels.h"
+#include "quipu/ops/reduce/support.h"
+
+namespace quipu {
+using namespace detail;
+namespace {
+
+DType sum_dtype(DType t) {
+  return is_floating(t) ? t : i64;
+}
+
+/// o = scale * sum of f(in) over the shape of x, where a sum of nothing is 0.
+void sum_into(const Tensor& o, Pointwise f, const Operands& in, const Tensor& x,
+              const Reduction& over, double scale) {
+  if (over.count == 0) return fill_kernel(o, 0 * scale);
+  pointwise_sum_kernel(Grad::write_to(over.keep(o)), f, in, x.shape(), scale);
+}
+
+/// sum and mean: every entry gets the same share of the gradient.
+struct SumRule {
+  Reduction over;
+  double scale;
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) {
+      if (scale == 1) return pointwise_kernel(g, Pointwise::copy, {over.keep(d_o)});
+      pointwise_kernel(g, Pointwise::mul, {over.keep(d_o), scale});
+    });
+  }
+};
+
+Tensor scaled_sum(const Tensor& x, const Reduction& over, double scale) {
+  const Tensor o = empty(over.result, sum_dtype(x.dtype()), x.device());
+  sum_into(o, Pointwise::copy, {x}, x, over, scale);
+  return tie(o, {x}, SumRule{over, scale});
+}
+
+struct VarRule {
+  Saved x, mean;
+  Reduction over;
+  double scale;  // 1 / n or 1 / (n - 1)
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) {
+      const Tensor factor = workspace(over.kept, mean.get().dtype(), d_o.device());
+      pointwise_kernel(Grad::write_to(factor), Pointwise::mul, {over.keep(d_o), 2 * scale});
+      pointwise_kernel(g, Pointwise::mul_difference, {factor, x.get(), mean.get()});
+    });
+  }
+};
+
+struct LogsumexpRule {
+  Saved x, o;  // o as it was before rounding to a reduced type
+  Saved sum;   // of exp(x - o): 1 but for the rounding of o, which is large where o is
+  Reduction over;
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) {
+      if (g.view.numel() == 0) return;
+      const Tensor share = workspace(over.kept, o.get().dtype(), d_o.device());
+      pointwise_kernel(Grad::write_to(share), Pointwise::div, {over.keep(d_o), sum.get()});
+      pointwise_kernel(g, Pointwise::mul_exp_difference, {share, x.get(), over.keep(o.get())});
+    });
+  }
+};
+
+/// The largest entry over all reduced dimensions, kept finite so that differences to it are
+/// defined.
+Tensor finite_maximum(const Tensor& x, const Reduction& over) {
+  Tensor largest = x;
+  Shape shape = x.shape();
+  for (int axis = 0; axis < shape.size(); ++axis) {
+    if (shape[axis] == over.kept[axis]) continue;
+    shape[axis] = 1;
+    const Tensor next = workspace(shape, x.dtype(), x.device());
+    extreme_kernel(largest, next, View(), axis, true);
+    largest = next;
+  }
+  const Tensor finite = workspace(shape, compute_type(x.dtype()), x.device());
+  const double bound =
+      x.dtype() == f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  pointwise_kernel(Grad::write_to(finite), Pointwise::clamp, {largest, -bound, bound});
+  return finite;
+}
+
+struct CumsumRule {
+  int axis;
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) { cumsum_kernel(d_o, g, axis, true); });
+  }
+};
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Axes& axes, bool keepdim) {
+  const OpScope op("sum");
+  return scaled_sum(x, Reduction(x.shape(), axes, keepdim), 1);
+}
+
+Tensor mean(const Tensor& x, const Axes& axes, bool keepdim) {
+  const OpScope op("mean");
+  check_floating("x", x.dtype());
+  const Reduction over(x.shape(), axes, keepdim);
+  return scaled_sum(x, over, over.count ? 1 / static_cast<double>(over.count) : std::nan(""));
+}
+
+Tensor var(const Tensor& x, const Axes& axes, bool unbiased, bool keepdim) {
+  const OpScope op("var");
+  check_floating("x", x.dtype());
+  const Reduction over(x.shape(), axes, keepdim);
+  const auto freedom = static_cast<double>(over.count - (unbiased ? 1 : 0));
+  const double scale = freedom > 0 ? 1 / freedom : std::nan("");
+  const Tensor mean = workspace(over.kept, compute_type(x.dtype()), x.device());
+  const double share = 1 / static_cast<double>(std::max<std::int64_t>(over.count, 1));
+  sum_into(mean, Pointwise::copy, {x}, x, over, share);
+  const Tensor o = empty(over.result, x.dtype(), x.device());
+  sum_into(o, Pointwise::square_difference, {x, mean}, x, over, scale);
+  return tie(o, {x},
+             VarRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), mean), over, scale});
+}
+
+Tensor logsumexp(const Tensor& x, const Axes& axes, bool keepdim) {
+  const OpScope op("logsumexp");
+  check_floating("x", x.dtype());
+  const Reduction over(x.shape(), axes, keepdim);
+  const DType wide = compute_type(x.dtype());
+  const Tensor exact = empty(over.result, wide, x.device());
+  const bool keeps = recording() && x.requires_grad();
+  const Tensor sum = keeps ? empty(over.kept, wide, x.device(), Category::saved) : Tensor();
+  if (over.count == 0) {
+    fill_kernel(exact, -std::numeric_limits<double>::infinity());
+  } else if (exact.numel() > 0) {
+    const Tensor largest = finite_maximum(x, over);
+    const Tensor total = workspace(over.kept, wide, x.device());
+    sum_into(total, Pointwise::exp_difference, {x, largest}, x, over, 1);
+    if (keeps) copy_kernel(sum, total);
+    pointwise_kernel(Grad::write_to(total), Pointwise::log, {total});
+    pointwise_kernel(Grad::write_to(over.keep(exact)), Pointwise::add, {largest, total});
+    if (keeps) {
+      pointwise_kernel(Grad::write_to(sum), Pointwise::mul_exp_difference,
+                       {sum, largest, over.keep(exact)});
+    }
+  }
+  const Tensor o = wide == x.dtype() ? exact : empty(over.result, x.dtype(), x.device());
+  if (wide != x.dtype()) copy_kernel(o, exact);
+  return tie(o, {x},
+             LogsumexpRule{save_if(keeps, x), save_if(keeps, exact), save_if(keeps, sum), over});
+}
+
+Tensor cumsum(const Tensor& x, int dim) {
+  const OpScope op("cumsum");
+  const int axis = wrap_dim(dim, x.dim());
+  const Tensor o = empty(x.shape(), sum_dtype(x.dtype()), x.device());
+  cumsum_kernel(x, Target::write_to(o), axis, false);
+  return tie(o, {x}, CumsumRule{axis});
+}
+
+}  // namespace quipu
