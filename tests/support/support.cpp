@@ -22,7 +22,7 @@ void check_needed(const std::vector<Device>& found) {
   std::string names;
   for (const Device& device : found) names += (names.empty() ? "" : ", ") + to_string(device);
   detail::fail("QUIPU_NEED_DEVICE wants tests on ", needed, ", but they run on ", names,
-       " alone: use a build with CUDA where there is a GPU, or unset it");
+               " alone: use a build with CUDA where there is a GPU, or unset it");
 }
 
 }  // namespace
