@@ -9,6 +9,7 @@
 #include "quipu/autograd/tape.h"
 #include "quipu/core/devices.h"
 #include "quipu/core/io/safetensors.h"
+#include "quipu/core/kernel_modes.h"
 #include "quipu/core/memory/memory.h"
 #include "quipu/core/random/random.h"
 #include "quipu/core/report/recording.h"

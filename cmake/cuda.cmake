@@ -37,7 +37,6 @@ elseif(QUIPU_CUDA STREQUAL "EMULATE")
   endif()
   set(QUIPU_EMULATOR_INCLUDE ${PROJECT_SOURCE_DIR}/cuda/emulator/include)
   find_package(Boost 1.71 REQUIRED COMPONENTS context)
-  find_package(Eigen3 3.4 REQUIRED NO_MODULE)
   file(GLOB_RECURSE emulator_sources CONFIGURE_DEPENDS cuda/emulator/*.cpp)
   add_library(quipu_emulator OBJECT ${emulator_sources})
   # Never instrumented: it switches stacks, and it is what instrumented kernels call.

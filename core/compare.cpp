@@ -6,23 +6,13 @@
 
 #include "quipu/core/context.h"
 #include "quipu/core/tensor.h"
+#include "quipu/core/text.h"
 
 namespace quipu {
 using namespace detail;
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-std::string index_text(std::int64_t linear, const Shape& shape) {
-  Dims index = Dims::filled(shape.size(), 0);
-  for (int d = shape.size() - 1; d >= 0; --d) {
-    index[d] = linear % shape[d];
-    linear /= shape[d];
-  }
-  std::string text = "[";
-  for (int d = 0; d < index.size(); ++d) text += (d ? ", " : "") + std::to_string(index[d]);
-  return text + "]";
-}
 
 /// As many digits as tell two neighbours of the type apart.
 std::string value_text(double value, DType dtype) {

@@ -8,7 +8,7 @@ std::int64_t first_nonfinite(View x) {
     if (x.strides[d] == 0 && x.shape[d] > 1) x.shape[d] = 1;
   }
   std::int64_t found = -1;
-  find_nonfinite_kernel(x, &found);
+  find_nonfinite_kernel(x, View{&found, {}, {}, i64, cpu, true});
   if (found < 0) return -1;
   // Its first repetition is at 0 in the dimensions that repeat it.
   const Strides steps = contiguous_strides(whole);

@@ -13,4 +13,19 @@ std::string quoted_name(std::string_view name) {
   return name.size() > longest ? text + "..." : text;
 }
 
+std::string index_text(std::int64_t position, const Shape& shape) {
+  Dims index = Dims::filled(shape.size(), 0);
+  for (int d = shape.size() - 1; d >= 0; --d) {
+    index[d] = position % shape[d];
+    position /= shape[d];
+  }
+  return index_text(index);
+}
+
+std::string index_text(const Dims& index) {
+  std::string text = "[";
+  for (int d = 0; d < index.size(); ++d) text += (d ? ", " : "") + std::to_string(index[d]);
+  return text + "]";
+}
+
 }  // namespace quipu::detail

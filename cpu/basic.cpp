@@ -157,10 +157,11 @@ std::int64_t first_nonfinite(const View& x) {
   return first == none ? -1 : first.load();
 }
 
-void find_nonfinite(View x, std::int64_t* first_bad) {
-  *first_bad = -1;
+void find_nonfinite(View x, View first_bad) {
+  std::int64_t& found = *first_bad.as<std::int64_t>();
+  found = -1;
   if (x.numel() == 0 || !is_floating(x.dtype)) return;
-  *first_bad = x.dtype == DType::f64 ? first_nonfinite<double>(x) : first_nonfinite<float>(x);
+  found = x.dtype == DType::f64 ? first_nonfinite<double>(x) : first_nonfinite<float>(x);
 }
 
 void ramp(View o, double start, double step) {
@@ -180,11 +181,11 @@ void ramp(View o, double start, double step) {
 }  // namespace on_cpu
 
 void register_cpu_basic() {
-  fill_kernel.provide(DeviceKind::cpu, on_cpu::fill);
-  copy_kernel.provide(DeviceKind::cpu, on_cpu::copy);
-  add_into_kernel.provide(DeviceKind::cpu, on_cpu::add_into);
-  find_nonfinite_kernel.provide(DeviceKind::cpu, on_cpu::find_nonfinite);
-  ramp_kernel.provide(DeviceKind::cpu, on_cpu::ramp);
+  fill_kernel.provide(Variant::cpu, on_cpu::fill);
+  copy_kernel.provide(Variant::cpu, on_cpu::copy);
+  add_into_kernel.provide(Variant::cpu, on_cpu::add_into);
+  find_nonfinite_kernel.provide(Variant::cpu, on_cpu::find_nonfinite);
+  ramp_kernel.provide(Variant::cpu, on_cpu::ramp);
 }
 
 }  // namespace quipu::detail

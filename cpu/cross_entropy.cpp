@@ -203,9 +203,9 @@ void gradient(View logits, View targets, View lse, View scale, View d_o, Grad d_
 }  // namespace on_cpu
 
 void register_cpu_cross_entropy() {
-  cross_entropy_targets_kernel.provide(DeviceKind::cpu, on_cpu::check_targets);
-  cross_entropy_rows_kernel.provide(DeviceKind::cpu, on_cpu::rows);
-  cross_entropy_gradient_kernel.provide(DeviceKind::cpu, on_cpu::gradient);
+  cross_entropy_targets_kernel.provide(Variant::cpu, on_cpu::check_targets);
+  cross_entropy_rows_kernel.provide(Variant::cpu, on_cpu::rows);
+  cross_entropy_gradient_kernel.provide(Variant::cpu, on_cpu::gradient);
 }
 
 }  // namespace quipu::detail

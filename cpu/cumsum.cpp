@@ -56,7 +56,7 @@ void cumsum(View x, Target o, int axis, bool reverse) {
 }  // namespace on_cpu
 
 void register_cpu_cumsum() {
-  cumsum_kernel.provide(DeviceKind::cpu, on_cpu::cumsum);
+  cumsum_kernel.provide(Variant::cpu, on_cpu::cumsum);
 }
 
 }  // namespace quipu::detail

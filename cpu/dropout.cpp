@@ -52,7 +52,7 @@ void dropout(View x, Target o, double p, PhiloxState state) {
 }  // namespace on_cpu
 
 void register_cpu_dropout() {
-  dropout_kernel.provide(DeviceKind::cpu, on_cpu::dropout);
+  dropout_kernel.provide(Variant::cpu, on_cpu::dropout);
 }
 
 }  // namespace quipu::detail

@@ -200,7 +200,7 @@ void extreme(View x, View values, View index, int axis, bool largest) {
 }  // namespace on_cpu
 
 void register_cpu_extreme() {
-  extreme_kernel.provide(DeviceKind::cpu, on_cpu::extreme);
+  extreme_kernel.provide(Variant::cpu, on_cpu::extreme);
 }
 
 }  // namespace quipu::detail

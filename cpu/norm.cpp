@@ -263,8 +263,8 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
 }  // namespace on_cpu
 
 void register_cpu_norm() {
-  norm_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
-  norm_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
+  norm_forward_kernel.provide(Variant::cpu, on_cpu::forward);
+  norm_backward_kernel.provide(Variant::cpu, on_cpu::backward);
 }
 
 }  // namespace quipu::detail

@@ -225,10 +225,10 @@ void norm_of_list(const NormList& list, View parts, View norm) {
 }  // namespace on_cpu
 
 void register_cpu_optimizer() {
-  sgd_kernel.provide(DeviceKind::cpu, on_cpu::sgd);
-  adamw_kernel.provide(DeviceKind::cpu, on_cpu::adamw);
-  lion_kernel.provide(DeviceKind::cpu, on_cpu::lion);
-  global_norm_kernel.provide(DeviceKind::cpu, on_cpu::norm_of_list);
+  sgd_kernel.provide(Variant::cpu, on_cpu::sgd);
+  adamw_kernel.provide(Variant::cpu, on_cpu::adamw);
+  lion_kernel.provide(Variant::cpu, on_cpu::lion);
+  global_norm_kernel.provide(Variant::cpu, on_cpu::norm_of_list);
 }
 
 }  // namespace quipu::detail

@@ -114,9 +114,9 @@ void random_int(View o, PhiloxState state, std::int64_t low, std::int64_t high) 
 }  // namespace on_cpu
 
 void register_cpu_random() {
-  random_uniform_kernel.provide(DeviceKind::cpu, on_cpu::random_uniform);
-  random_normal_kernel.provide(DeviceKind::cpu, on_cpu::random_normal);
-  random_int_kernel.provide(DeviceKind::cpu, on_cpu::random_int);
+  random_uniform_kernel.provide(Variant::cpu, on_cpu::random_uniform);
+  random_normal_kernel.provide(Variant::cpu, on_cpu::random_normal);
+  random_int_kernel.provide(Variant::cpu, on_cpu::random_int);
 }
 
 }  // namespace quipu::detail

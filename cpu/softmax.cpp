@@ -289,8 +289,8 @@ void backward(View o, View d_o, Grad d_x, View, int axis) {
 }  // namespace on_cpu
 
 void register_cpu_softmax() {
-  softmax_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
-  softmax_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
+  softmax_forward_kernel.provide(Variant::cpu, on_cpu::forward);
+  softmax_backward_kernel.provide(Variant::cpu, on_cpu::backward);
 }
 
 }  // namespace quipu::detail

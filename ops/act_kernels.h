@@ -13,10 +13,10 @@ inline constinit Query<Shape(std::int64_t lines, std::int64_t length, std::int64
 
 /// o = softmax of x along an axis. One shape, any strides.
 inline constinit Kernel<void(View x, View o, View parts, int axis)> softmax_forward_kernel{
-    "softmax_forward"};
+    "softmax_forward", "x o parts* axis"};
 /// d_x (=|+=) o (d_o - mean of d_o along the axis), the mean by weights o / sum of o, which makes
 /// up for the rounding of o
 inline constinit Kernel<void(View o, View d_o, Grad d_x, View parts, int axis)>
-    softmax_backward_kernel{"softmax_backward"};
+    softmax_backward_kernel{"softmax_backward", "o d_o d_x parts* axis"};
 
 }  // namespace quipu::detail

@@ -12,11 +12,20 @@ struct AttentionInputs {
   double scale = 1;
 
   const View* first_view() const { return &q; }
+  template <class F>
+  void each_view(F f) {
+    f("q", q, Role::value), f("k", k, Role::value), f("v", v, Role::value);
+  }
 };
 
 /// Where a backward kernel leaves gradients.
 struct AttentionInputGrads {
   Grad q, k, v;
+
+  template <class F>
+  void each_view(F f) {
+    f("d_q", q.view, Role::value), f("d_k", k.view, Role::value), f("d_v", v.view, Role::value);
+  }
 };
 
 /// d and e that a kernel can do with.
@@ -31,12 +40,12 @@ inline constinit Query<Shape(const AttentionInputs&, const Grad& d_q)> attention
 /// o (b, h, n, e), and the log-sum-exps of the scores, (b, h, n) and contiguous, if they are
 /// defined.
 inline constinit Kernel<void(const AttentionInputs&, View o, const LogSums&)>
-    attention_forward_kernel{"attention_forward"};
+    attention_forward_kernel{"attention_forward", "inputs o lse"};
 /// Gradients (=|+=) from d_o (b, h, n, e), but those of q into `partial` if that is defined. The
 /// log-sum-exps may have no rest. o, v
 /// and `mean`, workspace like an lse, are undefined where neither q nor k wants a gradient.
 inline constinit Kernel<void(const AttentionInputs&, View o, const LogSums&, View d_o,
                              const AttentionInputGrads&, View mean, View partial)>
-    attention_backward_kernel{"attention_backward"};
+    attention_backward_kernel{"attention_backward", "inputs o lse d_o grads mean* partial+"};
 
 }  // namespace quipu::detail

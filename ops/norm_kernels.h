@@ -14,7 +14,7 @@ namespace quipu::detail {
 /// undefined.
 inline constinit Kernel<void(View x, View weight, View bias, View o, View mean, View inverse,
                              bool centered, double eps)>
-    norm_forward_kernel{"norm_forward"};
+    norm_forward_kernel{"norm_forward", "x weight bias o mean inverse centered eps"};
 
 /// How many partial sums of the gradients of weight and bias there are.
 inline std::int64_t norm_parts(std::int64_t outer) {
@@ -26,6 +26,6 @@ inline std::int64_t norm_parts(std::int64_t outer) {
 /// compute type, undefined when neither is wanted.
 inline constinit Kernel<void(View x, View weight, View d_o, View mean, View inverse, Grad d_x,
                              Grad d_weight, Grad d_bias, View parts)>
-    norm_backward_kernel{"norm_backward"};
+    norm_backward_kernel{"norm_backward", "x weight d_o mean inverse d_x d_weight d_bias parts*"};
 
 }  // namespace quipu::detail

@@ -2,6 +2,7 @@
 // What a back end provides for optimizers. Kernels run over lists: the elements of all items are
 // counted through, in order, and item i begins at position `begin`. No item is empty.
 // Internal to ops/ and the back ends.
+#include <string>
 #include <vector>
 
 #include "quipu/core/dispatch/dispatch.h"
@@ -19,13 +20,30 @@ struct UpdateList {
   std::vector<UpdateItem> items;
   std::int64_t numel = 0;  // of all items
   View scale, skip;
+
   const View* first_view() const { return &items.front().parameter; }
+  template <class F>
+  void each_view(F f) {
+    for (UpdateItem& item : items) {
+      const std::string number = " " + std::to_string(&item - items.data());
+      f("parameter" + number, item.parameter, Role::value);
+      f("gradient" + number, item.gradient, Role::value);
+      f("first moment" + number, item.first, Role::value);
+      f("second moment" + number, item.second, Role::value);
+      f("master" + number, item.master, Role::value);
+      f("step" + number, item.step, Role::value);
+    }
+    f("scale", scale, Role::value), f("skip", skip, Role::value);
+  }
 };
 
 /// What ops/optimizer_updates.h says. A step that is defined is counted up first.
-inline constinit Kernel<void(const UpdateList&, const SgdOptions&)> sgd_kernel{"sgd"};
-inline constinit Kernel<void(const UpdateList&, const AdamWOptions&)> adamw_kernel{"adamw"};
-inline constinit Kernel<void(const UpdateList&, const LionOptions&)> lion_kernel{"lion"};
+inline constinit Kernel<void(const UpdateList&, const SgdOptions&)> sgd_kernel{"sgd",
+                                                                               "list options"};
+inline constinit Kernel<void(const UpdateList&, const AdamWOptions&)> adamw_kernel{"adamw",
+                                                                                   "list options"};
+inline constinit Kernel<void(const UpdateList&, const LionOptions&)> lion_kernel{"lion",
+                                                                                 "list options"};
 
 struct NormItem {
   View x;
@@ -36,6 +54,12 @@ struct NormList {
   std::vector<NormItem> items;
   std::int64_t numel = 0;
   const View* first_view() const { return &items.front().x; }
+  template <class F>
+  void each_view(F f) {
+    for (NormItem& item : items) {
+      f("x" + std::to_string(&item - items.data()), item.x, Role::value);
+    }
+  }
 };
 
 /// Into how many partial sums the norm of `numel` elements is cut.
@@ -45,6 +69,6 @@ inline std::int64_t global_norm_parts(std::int64_t numel) {
 }
 /// norm () = sqrt of the sum of squares. `parts` is f64 (global_norm_parts).
 inline constinit Kernel<void(const NormList&, View parts, View norm)> global_norm_kernel{
-    "global_norm"};
+    "global_norm", "list parts* norm"};
 
 }  // namespace quipu::detail

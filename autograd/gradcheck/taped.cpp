@@ -38,12 +38,6 @@ Tensor as_output(const std::vector<double>& values, const Tensor& o) {
 
 }  // namespace
 
-std::string index_text(const Dims& index) {
-  std::string text;
-  for (const std::int64_t i : index) text += (text.empty() ? "" : ", ") + std::to_string(i);
-  return "[" + text + "]";
-}
-
 Taped::Taped(const DifferentiableFunction& f, const std::vector<Tensor>& inputs,
              const GradcheckOptions& options)
     : f_(f), inputs_(inputs), options_(options) {

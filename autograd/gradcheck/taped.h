@@ -7,6 +7,7 @@
 
 #include "quipu/autograd/gradcheck/gradcheck.h"
 #include "quipu/core/tensor.h"
+#include "quipu/core/text.h"
 
 namespace quipu {
 class Tape;
@@ -18,8 +19,6 @@ namespace quipu::detail {
 std::vector<double> random_weights(std::uint64_t seed, std::size_t count);
 /// The index of an element that is `position`-th in row-major order.
 Dims unravel(std::size_t position, const Shape& shape);
-/// "[2, 3]"
-std::string index_text(const Dims& index);
 
 /// What is wrong, and with which entry of which input if it is about one; no text: nothing is.
 struct Problem {

@@ -14,6 +14,25 @@ void ensure_kernels_registered() {
   static_cast<void>(done);
 }
 
+namespace {
+
+std::vector<const AnyKernel*>& known_kernels() {
+  static auto* kernels = new std::vector<const AnyKernel*>;
+  return *kernels;
+}
+
+}  // namespace
+
+void AnyKernel::note_provided(Variant variant) {
+  if (provided_ == 0) known_kernels().push_back(this);
+  provided_ |= 1u << static_cast<unsigned>(variant);
+}
+
+const std::vector<const AnyKernel*>& all_kernels() {
+  ensure_kernels_registered();
+  return known_kernels();
+}
+
 void throw_no_kernel(const char* kernel, DeviceKind kind) {
   if (kind == DeviceKind::cuda && device_count(kind) > 0) {
     fail("there is no CUDA kernel '", kernel, "' in this build of quipu; use device cpu for it");

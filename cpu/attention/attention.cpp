@@ -162,7 +162,7 @@ void forward(const AttentionInputs& in, View o, const LogSums& sums) {
 }  // namespace on_cpu
 
 void register_cpu_attention() {
-  attention_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
+  attention_forward_kernel.provide(Variant::cpu, on_cpu::forward);
 }
 
 }  // namespace quipu::detail

@@ -266,7 +266,7 @@ void backward(const AttentionInputs& in, View o, const LogSums& sums, View d_o,
 }  // namespace on_cpu
 
 void register_cpu_attention_backward() {
-  attention_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
+  attention_backward_kernel.provide(Variant::cpu, on_cpu::backward);
 }
 
 }  // namespace quipu::detail

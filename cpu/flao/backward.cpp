@@ -185,7 +185,7 @@ void backward(View d_o, const FlaoSaved& saved, View d_kv, const FlaoGrads& d, V
 }  // namespace on_cpu
 
 void register_cpu_flao_backward() {
-  flao_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
+  flao_backward_kernel.provide(Variant::cpu, on_cpu::backward);
 }
 
 }  // namespace quipu::detail

@@ -83,7 +83,7 @@ void forward(View q, View k, View v, View g, View kv, View qkv, View o, View /*s
 }  // namespace on_cpu
 
 void register_cpu_flao() {
-  flao_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
+  flao_forward_kernel.provide(Variant::cpu, on_cpu::forward);
 }
 
 }  // namespace quipu::detail

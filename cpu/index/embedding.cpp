@@ -21,7 +21,7 @@ void check_rows(View indices, std::int64_t rows) {
 }  // namespace on_cpu
 
 void register_cpu_embedding() {
-  embedding_check_kernel.provide(DeviceKind::cpu, on_cpu::check_rows);
+  embedding_check_kernel.provide(Variant::cpu, on_cpu::check_rows);
 }
 
 }  // namespace quipu::detail

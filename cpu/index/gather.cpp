@@ -119,8 +119,8 @@ void index_select(View x, View index, View o, int axis) {
 }  // namespace on_cpu
 
 void register_cpu_gather() {
-  gather_kernel.provide(DeviceKind::cpu, on_cpu::gather);
-  index_select_kernel.provide(DeviceKind::cpu, on_cpu::index_select);
+  gather_kernel.provide(Variant::cpu, on_cpu::gather);
+  index_select_kernel.provide(Variant::cpu, on_cpu::index_select);
 }
 
 }  // namespace quipu::detail

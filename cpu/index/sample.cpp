@@ -240,7 +240,7 @@ void sample(View logits, View o, SampleFilter filter, PhiloxState state) {
 }  // namespace on_cpu
 
 void register_cpu_sample() {
-  sample_kernel.provide(DeviceKind::cpu, on_cpu::sample);
+  sample_kernel.provide(Variant::cpu, on_cpu::sample);
 }
 
 }  // namespace quipu::detail

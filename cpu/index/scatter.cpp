@@ -188,8 +188,8 @@ void index_add(View o, View index, View x, int axis) {
 }  // namespace on_cpu
 
 void register_cpu_scatter() {
-  scatter_add_kernel.provide(DeviceKind::cpu, on_cpu::scatter_add);
-  index_add_kernel.provide(DeviceKind::cpu, on_cpu::index_add);
+  scatter_add_kernel.provide(Variant::cpu, on_cpu::scatter_add);
+  index_add_kernel.provide(Variant::cpu, on_cpu::index_add);
 }
 
 }  // namespace quipu::detail

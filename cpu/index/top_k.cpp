@@ -178,7 +178,7 @@ void find(View x, View values, View indices, View room, int axis, bool largest) 
 }  // namespace on_cpu
 
 void register_cpu_top_k() {
-  top_k_kernel.provide(DeviceKind::cpu, on_cpu::find);
+  top_k_kernel.provide(Variant::cpu, on_cpu::find);
 }
 
 }  // namespace quipu::detail

@@ -162,8 +162,8 @@ void backward(View x, View d_o, Grad d_x, View angles, const RowTransform& trans
 }  // namespace on_cpu
 
 void register_cpu_lrpe() {
-  lrpe_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
-  lrpe_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
+  lrpe_forward_kernel.provide(Variant::cpu, on_cpu::forward);
+  lrpe_backward_kernel.provide(Variant::cpu, on_cpu::backward);
 }
 
 }  // namespace quipu::detail

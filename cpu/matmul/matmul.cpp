@@ -182,7 +182,7 @@ void matmul(View a, View b, Target o, View) {
 }  // namespace on_cpu
 
 void register_cpu_matmul() {
-  matmul_kernel.provide(DeviceKind::cpu, on_cpu::matmul);
+  matmul_kernel.provide(Variant::cpu, on_cpu::matmul);
 }
 
 }  // namespace quipu::detail

@@ -63,7 +63,7 @@ void pointwise(Target o, Pointwise f, const Operands& in) {
 }  // namespace on_cpu
 
 void register_cpu_pointwise() {
-  pointwise_kernel.provide(DeviceKind::cpu, on_cpu::pointwise);
+  pointwise_kernel.provide(Variant::cpu, on_cpu::pointwise);
 }
 
 }  // namespace quipu::detail

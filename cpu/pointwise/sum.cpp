@@ -271,7 +271,7 @@ void pointwise_sum(Target o, Pointwise f, const Operands& in, const Shape& over,
 }  // namespace on_cpu
 
 void register_cpu_pointwise_sum() {
-  pointwise_sum_kernel.provide(DeviceKind::cpu, on_cpu::pointwise_sum);
+  pointwise_sum_kernel.provide(Variant::cpu, on_cpu::pointwise_sum);
 }
 
 }  // namespace quipu::detail

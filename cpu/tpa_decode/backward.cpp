@@ -277,7 +277,7 @@ void backward(const TpaInputs& in, View o, const LogSums& sums, View d_o, const 
 }  // namespace on_cpu
 
 void register_cpu_tpa_decode_backward() {
-  tpa_decode_backward_kernel.provide(DeviceKind::cpu, on_cpu::backward);
+  tpa_decode_backward_kernel.provide(Variant::cpu, on_cpu::backward);
 }
 
 }  // namespace quipu::detail

@@ -215,7 +215,7 @@ void forward(const TpaInputs& in, View o, const LogSums& sums, View partial) {
 }  // namespace on_cpu
 
 void register_cpu_tpa_decode() {
-  tpa_decode_forward_kernel.provide(DeviceKind::cpu, on_cpu::forward);
+  tpa_decode_forward_kernel.provide(Variant::cpu, on_cpu::forward);
 }
 
 }  // namespace quipu::detail

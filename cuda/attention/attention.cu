@@ -94,8 +94,8 @@ void backward(const AttentionInputs& in, View o, const LogSums& sums, View d_o,
 }  // namespace on_cuda
 
 void register_cuda_attention() {
-  attention_forward_kernel.provide(DeviceKind::cuda, on_cuda::forward);
-  attention_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+  attention_forward_kernel.provide(Variant::cuda, on_cuda::forward);
+  attention_backward_kernel.provide(Variant::cuda, on_cuda::backward);
 }
 
 }  // namespace quipu::detail

@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(block_threads, 1)
   if (!isfinite(load_element<double>(data, dtype, at[0]))) atomicMin(lowest, first + position);
 }
 
-void find_nonfinite(View x, std::int64_t* first_bad) {
-  *first_bad = -1;
+void find_nonfinite(View x, View first_bad) {
+  *first_bad.as<std::int64_t>() = -1;
   if (x.numel() == 0 || !is_floating(x.dtype)) return;
   const Queue queue(x);
   auto* lowest = static_cast<unsigned long long*>(queue.scratch());
@@ -135,7 +135,7 @@ void find_nonfinite(View x, std::int64_t* first_bad) {
         address(x, part.starts[0]), x.dtype, static_cast<unsigned long long>(part.first), lowest);
   });
   check_cuda(
-      cudaMemcpyAsync(first_bad, lowest, sizeof *lowest, cudaMemcpyDeviceToHost, queue.stream),
+      cudaMemcpyAsync(first_bad.data, lowest, sizeof *lowest, cudaMemcpyDeviceToHost, queue.stream),
       "cudaMemcpyAsync (to the host)");
   synchronize(queue.device);  // all bits set is -1: none
 }
@@ -145,11 +145,11 @@ void find_nonfinite(View x, std::int64_t* first_bad) {
 
 void register_cuda_basic() {
   on_cuda::register_runtime();
-  fill_kernel.provide(DeviceKind::cuda, on_cuda::fill);
-  copy_kernel.provide(DeviceKind::cuda, on_cuda::copy);
-  add_into_kernel.provide(DeviceKind::cuda, on_cuda::add_into);
-  find_nonfinite_kernel.provide(DeviceKind::cuda, on_cuda::find_nonfinite);
-  ramp_kernel.provide(DeviceKind::cuda, on_cuda::ramp);
+  fill_kernel.provide(Variant::cuda, on_cuda::fill);
+  copy_kernel.provide(Variant::cuda, on_cuda::copy);
+  add_into_kernel.provide(Variant::cuda, on_cuda::add_into);
+  find_nonfinite_kernel.provide(Variant::cuda, on_cuda::find_nonfinite);
+  ramp_kernel.provide(Variant::cuda, on_cuda::ramp);
 }
 
 }  // namespace quipu::detail

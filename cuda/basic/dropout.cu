@@ -115,7 +115,7 @@ void dropout(View x, Target o, double p, PhiloxState state) {
 }  // namespace on_cuda
 
 void register_cuda_dropout() {
-  dropout_kernel.provide(DeviceKind::cuda, on_cuda::dropout);
+  dropout_kernel.provide(Variant::cuda, on_cuda::dropout);
 }
 
 }  // namespace quipu::detail

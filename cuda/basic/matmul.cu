@@ -150,7 +150,7 @@ void matmul(View a, View b, Target o, View workspace) {
 }  // namespace on_cuda
 
 void register_cuda_matmul() {
-  matmul_kernel.provide(DeviceKind::cuda, on_cuda::matmul);
+  matmul_kernel.provide(Variant::cuda, on_cuda::matmul);
 }
 
 }  // namespace quipu::detail

@@ -302,10 +302,10 @@ void norm_of_list(const NormList& list, View parts, View norm) {
 }  // namespace on_cuda
 
 void register_cuda_optimizer() {
-  sgd_kernel.provide(DeviceKind::cuda, on_cuda::sgd);
-  adamw_kernel.provide(DeviceKind::cuda, on_cuda::adamw);
-  lion_kernel.provide(DeviceKind::cuda, on_cuda::lion);
-  global_norm_kernel.provide(DeviceKind::cuda, on_cuda::norm_of_list);
+  sgd_kernel.provide(Variant::cuda, on_cuda::sgd);
+  adamw_kernel.provide(Variant::cuda, on_cuda::adamw);
+  lion_kernel.provide(Variant::cuda, on_cuda::lion);
+  global_norm_kernel.provide(Variant::cuda, on_cuda::norm_of_list);
 }
 
 }  // namespace quipu::detail

@@ -158,9 +158,9 @@ void random_int(View o, PhiloxState state, std::int64_t low, std::int64_t high) 
 }  // namespace on_cuda
 
 void register_cuda_random() {
-  random_uniform_kernel.provide(DeviceKind::cuda, on_cuda::random_uniform);
-  random_normal_kernel.provide(DeviceKind::cuda, on_cuda::random_normal);
-  random_int_kernel.provide(DeviceKind::cuda, on_cuda::random_int);
+  random_uniform_kernel.provide(Variant::cuda, on_cuda::random_uniform);
+  random_normal_kernel.provide(Variant::cuda, on_cuda::random_normal);
+  random_int_kernel.provide(Variant::cuda, on_cuda::random_int);
 }
 
 }  // namespace quipu::detail

@@ -33,8 +33,8 @@ void backward(View d_o, const FlaoSaved& saved, View d_kv, const FlaoGrads& grad
 }  // namespace on_cuda
 
 void register_cuda_flao() {
-  flao_forward_kernel.provide(DeviceKind::cuda, on_cuda::forward);
-  flao_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+  flao_forward_kernel.provide(Variant::cuda, on_cuda::forward);
+  flao_backward_kernel.provide(Variant::cuda, on_cuda::backward);
 }
 
 }  // namespace quipu::detail

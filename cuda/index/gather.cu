@@ -213,9 +213,9 @@ void check_rows(View indices, std::int64_t rows) {
 }  // namespace on_cuda
 
 void register_cuda_gather() {
-  gather_kernel.provide(DeviceKind::cuda, on_cuda::gather);
-  index_select_kernel.provide(DeviceKind::cuda, on_cuda::index_select);
-  embedding_check_kernel.provide(DeviceKind::cuda, on_cuda::check_rows);
+  gather_kernel.provide(Variant::cuda, on_cuda::gather);
+  index_select_kernel.provide(Variant::cuda, on_cuda::index_select);
+  embedding_check_kernel.provide(Variant::cuda, on_cuda::check_rows);
 }
 
 }  // namespace quipu::detail

@@ -107,7 +107,7 @@ void sample(View logits, View o, SampleFilter filter, PhiloxState state) {
 }  // namespace on_cuda
 
 void register_cuda_sample() {
-  sample_kernel.provide(DeviceKind::cuda, on_cuda::sample);
+  sample_kernel.provide(Variant::cuda, on_cuda::sample);
 }
 
 }  // namespace quipu::detail

@@ -60,8 +60,8 @@ void index_add(View o, View index, View x, int axis) {
 }  // namespace on_cuda
 
 void register_cuda_scatter() {
-  scatter_add_kernel.provide(DeviceKind::cuda, on_cuda::scatter_add);
-  index_add_kernel.provide(DeviceKind::cuda, on_cuda::index_add);
+  scatter_add_kernel.provide(Variant::cuda, on_cuda::scatter_add);
+  index_add_kernel.provide(Variant::cuda, on_cuda::index_add);
 }
 
 }  // namespace quipu::detail

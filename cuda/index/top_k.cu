@@ -219,7 +219,7 @@ void find(View x, View values, View indices, View workspace, int axis, bool larg
 }  // namespace on_cuda
 
 void register_cuda_top_k() {
-  top_k_kernel.provide(DeviceKind::cuda, on_cuda::find);
+  top_k_kernel.provide(Variant::cuda, on_cuda::find);
 }
 
 }  // namespace quipu::detail

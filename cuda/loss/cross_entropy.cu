@@ -154,8 +154,8 @@ void loss_of_rows(View logits, View targets, View lse, View losses, CrossEntropy
 }  // namespace on_cuda
 
 void register_cuda_cross_entropy() {
-  cross_entropy_targets_kernel.provide(DeviceKind::cuda, on_cuda::check_targets);
-  cross_entropy_rows_kernel.provide(DeviceKind::cuda, on_cuda::loss_of_rows);
+  cross_entropy_targets_kernel.provide(Variant::cuda, on_cuda::check_targets);
+  cross_entropy_rows_kernel.provide(Variant::cuda, on_cuda::loss_of_rows);
 }
 
 }  // namespace quipu::detail

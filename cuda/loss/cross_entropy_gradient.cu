@@ -89,7 +89,7 @@ void gradient_of_rows(View logits, View targets, View lse, View scale, View d_o,
 }  // namespace on_cuda
 
 void register_cuda_cross_entropy_gradient() {
-  cross_entropy_gradient_kernel.provide(DeviceKind::cuda, on_cuda::gradient_of_rows);
+  cross_entropy_gradient_kernel.provide(Variant::cuda, on_cuda::gradient_of_rows);
 }
 
 }  // namespace quipu::detail

@@ -25,8 +25,8 @@ void backward(View x, View d_o, Grad d_x, View table, const RowTransform& transf
 }  // namespace on_cuda
 
 void register_cuda_lrpe() {
-  lrpe_forward_kernel.provide(DeviceKind::cuda, on_cuda::forward);
-  lrpe_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+  lrpe_forward_kernel.provide(Variant::cuda, on_cuda::forward);
+  lrpe_backward_kernel.provide(Variant::cuda, on_cuda::backward);
 }
 
 }  // namespace quipu::detail

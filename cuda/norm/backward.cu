@@ -306,7 +306,7 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
 }  // namespace on_cuda
 
 void register_cuda_norm_backward() {
-  norm_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+  norm_backward_kernel.provide(Variant::cuda, on_cuda::backward);
 }
 
 }  // namespace quipu::detail

@@ -168,7 +168,7 @@ void forward(View x, View weight, View bias, View o, View mean, View inverse, bo
 }  // namespace on_cuda
 
 void register_cuda_norm() {
-  norm_forward_kernel.provide(DeviceKind::cuda, on_cuda::forward);
+  norm_forward_kernel.provide(Variant::cuda, on_cuda::forward);
 }
 
 }  // namespace quipu::detail

@@ -131,7 +131,7 @@ void pointwise(Target o, Pointwise f, const Operands& in) {
 }  // namespace on_cuda
 
 void register_cuda_pointwise() {
-  pointwise_kernel.provide(DeviceKind::cuda, on_cuda::pointwise);
+  pointwise_kernel.provide(Variant::cuda, on_cuda::pointwise);
 }
 
 }  // namespace quipu::detail

@@ -145,7 +145,7 @@ void cumsum(View x, Target o, int axis, bool reverse) {
 }  // namespace on_cuda
 
 void register_cuda_cumsum() {
-  cumsum_kernel.provide(DeviceKind::cuda, on_cuda::cumsum);
+  cumsum_kernel.provide(Variant::cuda, on_cuda::cumsum);
 }
 
 }  // namespace quipu::detail

@@ -157,7 +157,7 @@ void extreme(View x, View values, View index, int axis, bool largest) {
 }  // namespace on_cuda
 
 void register_cuda_extreme() {
-  extreme_kernel.provide(DeviceKind::cuda, on_cuda::extreme);
+  extreme_kernel.provide(Variant::cuda, on_cuda::extreme);
 }
 
 }  // namespace quipu::detail

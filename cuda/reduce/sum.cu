@@ -144,7 +144,7 @@ void pointwise_sum(Target o, Pointwise f, const Operands& in, const Shape& over,
 }  // namespace on_cuda
 
 void register_cuda_reduce_sum() {
-  pointwise_sum_kernel.provide(DeviceKind::cuda, on_cuda::pointwise_sum);
+  pointwise_sum_kernel.provide(Variant::cuda, on_cuda::pointwise_sum);
 }
 
 }  // namespace quipu::detail

@@ -18,8 +18,8 @@ void register_runtime() {
 #endif
   provide_devices(DeviceKind::cuda, {device_count, synchronize, open_stream, close_stream,
                                      use_stream, order_streams, emulated});
-  upload_kernel.provide(DeviceKind::cuda, upload);
-  download_kernel.provide(DeviceKind::cuda, download);
+  upload_kernel.provide(Variant::cuda, upload);
+  download_kernel.provide(Variant::cuda, download);
 }
 
 }  // namespace quipu::detail::on_cuda

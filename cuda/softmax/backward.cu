@@ -254,7 +254,7 @@ void backward(View o, View d_o, Grad d_x, View parts, int axis) {
 }  // namespace on_cuda
 
 void register_cuda_softmax_backward() {
-  softmax_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+  softmax_backward_kernel.provide(Variant::cuda, on_cuda::backward);
 }
 
 }  // namespace quipu::detail

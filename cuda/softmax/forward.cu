@@ -218,7 +218,7 @@ void forward(View x, View o, View parts, int axis) {
 }  // namespace on_cuda
 
 void register_cuda_softmax_forward() {
-  softmax_forward_kernel.provide(DeviceKind::cuda, on_cuda::forward);
+  softmax_forward_kernel.provide(Variant::cuda, on_cuda::forward);
 }
 
 }  // namespace quipu::detail

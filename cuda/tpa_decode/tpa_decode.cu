@@ -46,8 +46,8 @@ void backward(const TpaInputs& in, View o, const LogSums& sums, View d_o, const 
 }  // namespace on_cuda
 
 void register_cuda_tpa_decode() {
-  tpa_decode_forward_kernel.provide(DeviceKind::cuda, on_cuda::forward);
-  tpa_decode_backward_kernel.provide(DeviceKind::cuda, on_cuda::backward);
+  tpa_decode_forward_kernel.provide(Variant::cuda, on_cuda::forward);
+  tpa_decode_backward_kernel.provide(Variant::cuda, on_cuda::backward);
 }
 
 }  // namespace quipu::detail

@@ -10,6 +10,11 @@ namespace quipu::detail {
 /// What makes q~, k~, v~, g~ of q, k, v, g.
 struct FlaoTransforms {
   RowTransform q, k, v, g;
+
+  template <class F>
+  void each_view(F f) {
+    for (RowTransform* r : {&q, &k, &v, &g}) r->each_view(f);
+  }
 };
 
 /// Features of a row, encoded or not, so that a thread's tiles stay small.
@@ -39,20 +44,32 @@ struct FlaoSaved {
   bool fill_kv = false;
   View qkv;  // computed again if it is undefined
   FlaoSizes sizes;
+
+  template <class F>
+  void each_view(F f) {
+    f("q", q, Role::value), f("k", k, Role::value), f("v", v, Role::value), f("g", g, Role::value);
+    f("kv", kv, fill_kv ? Role::workspace : Role::value), f("qkv", qkv, Role::value);
+  }
 };
 struct FlaoGrads {
   Grad q, k, v, g;
+
+  template <class F>
+  void each_view(F f) {
+    f("d_q", q.view, Role::value), f("d_k", k.view, Role::value);
+    f("d_v", v.view, Role::value), f("d_g", g.view, Role::value);
+  }
 };
 
 /// kv = k~^T v~, qkv = q~ kv unless it is undefined, o = g~ * (q~ kv). `space` is
 /// flao_forward_workspace, not defined where that is 0; o is dense.
 inline constinit Kernel<void(View q, View k, View v, View g, View kv, View qkv, View o, View space,
                              const FlaoTransforms&, const FlaoSizes&)>
-    flao_forward_kernel{"flao_forward"};
+    flao_forward_kernel{"flao_forward", "q k v g kv qkv o space* transforms sizes"};
 /// Gradients (=|+=) those of the inputs that are wanted. d_kv is workspace, undefined if neither k
 /// nor v want one; `space` is flao_backward_workspace.
 inline constinit Kernel<void(View d_o, const FlaoSaved&, View d_kv, const FlaoGrads&, View space,
                              const FlaoTransforms&)>
-    flao_backward_kernel{"flao_backward"};
+    flao_backward_kernel{"flao_backward", "d_o saved d_kv* grads space* transforms"};
 
 }  // namespace quipu::detail

@@ -7,6 +7,6 @@ namespace quipu::detail {
 
 /// Throws an Error that names the first index outside [0, rows), and where it stands.
 inline constinit Kernel<void(View indices, std::int64_t rows)> embedding_check_kernel{
-    "embedding_check"};
+    "embedding_check", "indices rows", Agreement::equal};
 
 }  // namespace quipu::detail

@@ -7,15 +7,17 @@
 namespace quipu::detail {
 
 /// o[.., i, ..] (=|+=) x[.., index[.., i, ..], ..]; index and o have one shape.
-inline constinit Kernel<void(View x, View index, Target o, int axis)> gather_kernel{"gather"};
+inline constinit Kernel<void(View x, View index, Target o, int axis)> gather_kernel{
+    "gather", "x index o axis"};
 /// o[.., index[.., i, ..], ..] += x[.., i, ..]; index and x have one shape. Adds in index order:
 /// same bits always.
 inline constinit Kernel<void(View o, View index, View x, int axis)> scatter_add_kernel{
-    "scatter_add"};
+    "scatter_add", "o index x axis"};
 /// o[.., i, ..] = x[.., index[i], ..]; index is 1-d.
 inline constinit Kernel<void(View x, View index, View o, int axis)> index_select_kernel{
-    "index_select"};
+    "index_select", "x index o axis", Agreement::equal};
 /// o[.., index[i], ..] += x[.., i, ..]; index is 1-d. Adds in index order: same bits always.
-inline constinit Kernel<void(View o, View index, View x, int axis)> index_add_kernel{"index_add"};
+inline constinit Kernel<void(View o, View index, View x, int axis)> index_add_kernel{
+    "index_add", "o index x axis"};
 
 }  // namespace quipu::detail

@@ -15,6 +15,6 @@ struct SampleFilter {
 /// uniform in [0, 1) that the two words 2 r and 2 r + 1 of the stream make. Throws for a row
 /// without probabilities.
 inline constinit Kernel<void(View logits, View o, SampleFilter, PhiloxState)> sample_kernel{
-    "sample"};
+    "sample", "logits o filter state", Agreement::drawn};
 
 }  // namespace quipu::detail

@@ -19,6 +19,6 @@ inline Shape top_k_room(std::int64_t lines, std::int64_t length, std::int64_t k)
 /// values and indices have the shape of x but for k entries along the axis; best first, then by
 /// index. `room` is as top_k_room says.
 inline constinit Kernel<void(View x, View values, View indices, View room, int axis, bool largest)>
-    top_k_kernel{"top_k"};
+    top_k_kernel{"top_k", "x values indices room* axis largest", Agreement::equal};
 
 }  // namespace quipu::detail

@@ -23,6 +23,10 @@ struct RowTransform {
   std::int64_t lead = 0;
 
   bool softmax_over_sequence() const { return act == Act::softmax && over_sequence; }
+  template <class F>
+  void each_view(F f) {
+    f("theta", theta, Role::value);
+  }
 };
 
 /// theta as kernels get it for rows of d features. On a grid it may have more columns: of those,
@@ -53,11 +57,11 @@ inline constinit Query<std::int64_t(const RowTransform&, const Shape&, bool back
 /// x (b, h, t, d) -> o (b, h, t, d or 2d), any strides. `angles` (h, t, angles of a row),
 /// contiguous in the compute type, is filled if it is defined. `space` is lrpe_workspace, if any.
 inline constinit Kernel<void(View x, View o, View angles, const RowTransform&, View space)>
-    lrpe_forward_kernel{"lrpe_forward"};
+    lrpe_forward_kernel{"lrpe_forward", "x o angles transform space*"};
 /// d_x (=|+=) gradient. x is undefined where the activation does not need it; `angles` is read
 /// instead of theta if it is defined.
 inline constinit Kernel<void(View x, View d_o, Grad d_x, View angles, const RowTransform&,
                              View space)>
-    lrpe_backward_kernel{"lrpe_backward"};
+    lrpe_backward_kernel{"lrpe_backward", "x d_o d_x angles transform space*"};
 
 }  // namespace quipu::detail

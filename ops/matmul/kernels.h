@@ -20,6 +20,7 @@ inline constinit Query<DType(const View& a, const View& o)> matmul_buffer_type{
 /// of the two last strides of each is 1 (or its size is at most 1), and o has no stride 0.
 /// Accumulates in f32 (f64 for f64) and rounds once. `space` are matmul_workspace bytes, or not
 /// defined where there is little use for them; o is one that matmul_reaches.
-inline constinit Kernel<void(View a, View b, Target o, View space)> matmul_kernel{"matmul"};
+inline constinit Kernel<void(View a, View b, Target o, View space)> matmul_kernel{"matmul",
+                                                                                  "a b o space*"};
 
 }  // namespace quipu::detail

@@ -61,6 +61,14 @@ struct Operands {
     return nullptr;
   }
   const Operand& operator[](int i) const { return items[static_cast<std::size_t>(i)]; }
+  template <class F>
+  void each_view(F f) {
+    constexpr const char* names[] = {"a", "b", "c"};
+    for (int i = 0; i < count; ++i) {
+      Operand& item = items[static_cast<std::size_t>(i)];
+      if (!item.is_scalar) f(names[i], item.view, Role::value);
+    }
+  }
   std::array<Operand, 3> items{Operand(0.0), Operand(0.0), Operand(0.0)};
   int count = 0;
 };
@@ -68,14 +76,14 @@ struct Operands {
 /// o = f(operands) or o += f(operands), rounded once to the type of o. View operands broadcast to
 /// the shape of o.
 inline constinit Kernel<void(Target o, Pointwise f, const Operands& in)> pointwise_kernel{
-    "pointwise"};
+    "pointwise", "o function operands"};
 
 /// o (=|+=) scale * sum of f(operands), one that is summed in the table, over `over`, which is the
 /// operands' broadcast shape; o broadcasts to it, and the dimensions that o lacks or has with size
 /// 1 are summed. Sums are f64 inside, whole numbers i64.
 inline constinit Kernel<void(Target o, Pointwise f, const Operands& in, const Shape& over,
                              double scale)>
-    pointwise_sum_kernel{"pointwise_sum"};
+    pointwise_sum_kernel{"pointwise_sum", "o function operands over scale"};
 
 // ---- for back ends ----
 

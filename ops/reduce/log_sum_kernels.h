@@ -1,6 +1,6 @@
 #pragma once
 // A log-sum-exp that keeps its digits. Internal to ops/ and the back ends.
-#include "quipu/core/dispatch/view.h"
+#include "quipu/core/dispatch/call.h"
 
 namespace quipu::detail {
 
@@ -25,6 +25,11 @@ constexpr LogSum<T> log_sum_of(T largest, Wide log_sum) {
 /// Those of many rows, in two tensors of one shape and strides, of the compute type.
 struct LogSums {
   View lse, rest;
+
+  template <class F>
+  void each_view(F f) {
+    f("lse", lse, Role::value), f("lse + rest", rest, Role::rest);
+  }
 };
 /// The two halves of a tensor (2, ...) of both.
 inline LogSums halves_of(const View& both) {

@@ -17,6 +17,12 @@ struct TpaInputs {
   bool split = true;  // entries may be cut into blocks
 
   const View* first_view() const { return &aq; }
+  template <class F>
+  void each_view(F f) {
+    f("aq", aq, Role::value), f("bq", bq, Role::value), f("ak", ak, Role::value);
+    f("bk", bk, Role::value), f("av", av, Role::value), f("bv", bv, Role::value);
+    f("lengths", lengths, Role::value);
+  }
 };
 
 /// Where a backward kernel leaves gradients; shapes as in TpaInputs.
@@ -25,6 +31,12 @@ struct TpaInputGrads {
 
   /// Whether a gradient flows through the scores.
   bool of_scores() const { return aq.wanted() || bq.wanted() || ak.wanted() || bk.wanted(); }
+  template <class F>
+  void each_view(F f) {
+    f("d_aq", aq.view, Role::value), f("d_bq", bq.view, Role::value);
+    f("d_ak", ak.view, Role::value), f("d_bk", bk.view, Role::value);
+    f("d_av", av.view, Role::value), f("d_bv", bv.view, Role::value);
+  }
 };
 
 /// Heads, and r, that a kernel can do with.
@@ -48,11 +60,11 @@ inline constinit Query<Shape(const TpaSizes&, bool split)> tpa_backward_workspac
 /// scores, (b, h), if they are defined. A length that is not in [0, m] is an error: thrown, or at
 /// the next synchronisation of the device.
 inline constinit Kernel<void(const TpaInputs&, View o, const LogSums&, View workspace)>
-    tpa_decode_forward_kernel{"tpa_decode_forward"};
+    tpa_decode_forward_kernel{"tpa_decode_forward", "inputs o lse workspace*"};
 /// Gradients (=|+=) from d_o (b, h, e). o is in the compute type, and undefined where no gradient
 /// flows through the scores.
 inline constinit Kernel<void(const TpaInputs&, View o, const LogSums&, View d_o,
                              const TpaInputGrads&, View workspace)>
-    tpa_decode_backward_kernel{"tpa_decode_backward"};
+    tpa_decode_backward_kernel{"tpa_decode_backward", "inputs o lse d_o grads workspace*"};
 
 }  // namespace quipu::detail

@@ -42,7 +42,7 @@ TEST_CASE("device: other names are errors that list what is possible") {
 }
 
 TEST_CASE("device: without a CUDA back end, cuda says what to do and meta:cuda works") {
-  if (fill_kernel.provided(DeviceKind::cuda)) return;
+  if (fill_kernel.provided(Variant::cuda)) return;
   expect_error([] { return zeros({2}, f32, "cuda"); }, "zeros: ", "cuda:0", "no CUDA back end",
                "QUIPU_CUDA", "meta:cuda");
   expect_error([] { return ones({2}).to(Device("cuda:1")); }, "to: ", "cuda:1", "QUIPU_CUDA");

@@ -126,7 +126,7 @@ TEST_CASE("errors: turning a gradient off does not relabel what was never a para
 }
 
 TEST_CASE("errors: a kernel that is not there") {
-  if (fill_kernel.provided(DeviceKind::cuda)) return;
+  if (fill_kernel.provided(Variant::cuda)) return;
   expect_error([] { detail::throw_no_kernel("act_forward", DeviceKind::cuda); }, "no CUDA back end",
                "act_forward", "QUIPU_CUDA");
   expect_error<InternalError>([] { detail::throw_no_kernel("act_forward", DeviceKind::cpu); },
