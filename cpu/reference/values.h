@@ -151,6 +151,16 @@ Numbers<T> summed_to(const Shape& kept, const Numbers<T>& values, const Shape& o
   return sums;
 }
 
+/// The index of a row-major position, for messages.
+inline Dims index_of(std::int64_t position, const Shape& shape) {
+  Dims index = shape;
+  for (int d = shape.size() - 1; d >= 0; --d) {
+    index[d] = position % shape[d];
+    position /= shape[d];
+  }
+  return index;
+}
+
 /// A view that repeats its elements over a shape.
 inline View broadcast(View view, const Shape& shape) {
   view.strides = broadcast_strides(view.shape, view.strides, shape);
