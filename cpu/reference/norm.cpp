@@ -50,9 +50,9 @@ void norm_backward(View x, View weight, View d_o, View mean, View inverse, Grad 
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto d_row = up.matrix(r).array();  // (channels, inner)
     const Matrix x_hat = (in.matrix(r).array() - means[r]) * inverses[r];
-    d_w.rows().row(r % groups) +=
+    d_w.matrix(0).row(r % groups) +=
         d_row.cwiseProduct(x_hat.array()).rowwise().sum().matrix().transpose();
-    d_b.rows().row(r % groups) += d_row.rowwise().sum().matrix().transpose();
+    d_b.matrix(0).row(r % groups) += d_row.rowwise().sum().matrix().transpose();
     const Matrix u = d_row.colwise() * w.row(r % groups).transpose().array();
     const double mean_of_u = mean.defined ? u.sum() / length : 0;
     const double mean_of_product = u.cwiseProduct(x_hat).sum() / length;
