@@ -99,9 +99,9 @@ Array weights_of(const Array& z, const SampleFilter& filter, double inverse_temp
   for (const std::int64_t i : order) total += weights[i];
   Array kept = Array::Zero(z.size());
   for (const std::int64_t i : order) {
-    if (filter.top_p < 1 && sum >= filter.top_p * total) break;
     kept[i] = weights[i];
     sum += weights[i];
+    if (filter.top_p < 1 && sum >= filter.top_p * total) break;
   }
   return kept;
 }

@@ -41,12 +41,12 @@ void top_k(View x, View values, View indices, View, int axis, bool largest) {
     const Numbers<T> entries = read_as<T>(with_axis_last(x, axis));
     Numbers<T> best(values.numel());
     WholeArray where(best.size());
-    std::vector<std::int64_t> order(static_cast<std::size_t>(length));
     for (std::int64_t line = 0; line * k < best.size(); ++line) {
       const auto entry = entries.segment(line * length, length);
       const auto less = [&](std::int64_t i, std::int64_t j) {
         return entry[i] < entry[j] || (entry[i] == entry[i] && entry[j] != entry[j]);
       };
+      std::vector<std::int64_t> order(static_cast<std::size_t>(length));
       std::iota(order.begin(), order.end(), 0);
       std::stable_sort(order.begin(), order.end(), [&](std::int64_t i, std::int64_t j) {
         return largest ? less(j, i) : less(i, j);
