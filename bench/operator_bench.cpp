@@ -10,6 +10,7 @@
 #include "limits.h"
 #include "quipu/autograd/tape.h"
 #include "quipu/core/devices.h"
+#include "quipu/core/kernel_modes.h"
 #include "quipu/core/memory/memory.h"
 
 namespace quipu::bench {
@@ -44,18 +45,38 @@ void measure(benchmark::State& state, const Work& work, DType dtype, std::size_t
   state.counters["peak_MiB"] = static_cast<double>(peak.bytes() - held_before) / (1 << 20);
 }
 
-void run_forward(benchmark::State& state, const OperatorRun& run, std::size_t held_before) {
-  const DType dtype = run.inputs[0].dtype();
-  measure(state, run.forward, dtype, held_before,
-          [&] { benchmark::DoNotOptimize(run.call(run.inputs).view().data); });
+/// Times the plain formula, and says how many times faster the best of some fast calls is.
+template <class Call>
+void measure_reference(benchmark::State& state, Call call) {
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+  const auto seconds = [&] {
+    const auto start = Clock::now();
+    call();
+    synchronize(bench_device());
+    return Seconds(Clock::now() - start).count();
+  };
+  double fast = seconds();
+  for (int i = 0; i < 5; ++i) fast = std::min(fast, seconds());
+  const ReferenceKernels reference;
+  double plain = 0;
+  for (auto _ : state) plain += seconds();
+  state.counters["fast_is_times"] = plain / static_cast<double>(state.iterations()) / fast;
 }
 
-void run_backward(benchmark::State& state, const OperatorRun& run, std::size_t held_before) {
+template <class Measure>
+void run_forward(const OperatorRun& run, Measure measure_call) {
+  measure_call(run.forward, run.inputs[0].dtype(),
+               [&] { benchmark::DoNotOptimize(run.call(run.inputs).view().data); });
+}
+
+template <class Measure>
+void run_backward(const OperatorRun& run, Measure measure_call) {
   for (const Tensor& x : run.inputs) x.set_requires_grad();
   Tape tape;
   const Tensor o = run.call(run.inputs);
   const Tensor d_o = normal(o.shape(), o.dtype());
-  measure(state, run.backward, o.dtype(), held_before, [&] { tape.backward(o, {d_o, true}); });
+  measure_call(run.backward, o.dtype(), [&] { tape.backward(o, {d_o, true}); });
 }
 
 std::vector<std::int64_t> token_counts() {
@@ -71,19 +92,36 @@ std::vector<std::int64_t> token_counts() {
 void add_operator(const std::string& op, const std::string& variant,
                   const std::function<OperatorRun(DType, std::int64_t)>& prepare, Passes passes) {
   const std::string full_name = variant.empty() ? op : op + "/" + variant;
-  const auto add = [&](const char* pass, auto run, DType dtype, std::int64_t n) {
-    const std::string name = full_name + "/" + pass + "/" + name_of(dtype) +
-                             "/n:" + std::to_string(n) + "/" + name_of(bench_device().kind());
+  const bool plain = !op.ends_with("_composed");  // the formula of a composition is another one
+  const auto add = [&](const std::string& pass, auto run, DType dtype, std::int64_t n) {
+    const std::string name =
+        full_name + "/" + pass + "/" + name_of(dtype) + "/n:" + std::to_string(n) + "/";
     const auto timed = [=](benchmark::State& state) {
       const std::size_t held_before = memory_stats(bench_device()).current;
-      run(state, prepare(dtype, n), held_before);
+      run(prepare(dtype, n), [&](const Work& work, DType type, auto call) {
+        measure(state, work, type, held_before, call);
+      });
     };
-    benchmark::RegisterBenchmark(name.c_str(), timed)->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark((name + name_of(bench_device().kind())).c_str(), timed)
+        ->Unit(benchmark::kMillisecond);
+    if (!plain || dtype != f32) return;
+    const auto timed_reference = [=](benchmark::State& state) {
+      run(prepare(dtype, n),
+          [&](const Work&, DType, auto call) { measure_reference(state, call); });
+    };
+    benchmark::RegisterBenchmark((name + "reference").c_str(), timed_reference)
+        ->Unit(benchmark::kMillisecond)
+        ->Iterations(1)
+        ->Repetitions(1);
   };
   for (const DType dtype : dtypes) {
     for (const std::int64_t n : token_counts()) {
-      add("fwd", run_forward, dtype, n);
-      if (passes == Passes::both) add("bwd", run_backward, dtype, n);
+      add(
+          "fwd", [](const auto&... a) { run_forward(a...); }, dtype, n);
+      if (passes == Passes::both) {
+        add(
+            "bwd", [](const auto&... a) { run_backward(a...); }, dtype, n);
+      }
     }
   }
 }

@@ -1,5 +1,5 @@
 // Runs the test cases. A case that leaves device memory behind fails the run, and so do a filter
-// that no case matches and a device that is needed and not there.
+// that no case matches, a device that is needed and not there, and a kernel without a reference.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "quipu/core/dispatch/dispatch.h"
 #include "quipu/core/memory/memory.h"
 #include "quipu/core/random/random.h"
 #include "support.h"
@@ -90,10 +91,23 @@ bool devices_are_there() {
   }
 }
 
+/// Says which kernels nothing could be held against.
+bool references_are_there() {
+  bool all = true;
+  for (const quipu::detail::AnyKernel* kernel : quipu::detail::all_kernels()) {
+    using quipu::detail::Variant;
+    if (!kernel->provided(Variant::cpu) || kernel->provided(Variant::reference)) continue;
+    std::cout << "the kernel " << kernel->name() << " has no reference: see cpu/reference/"
+              << std::endl;
+    all = false;
+  }
+  return all;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (!devices_are_there()) return EXIT_FAILURE;
+  if (!devices_are_there() || !references_are_there()) return EXIT_FAILURE;
   const Holdings at_start;
   doctest::Context context(argc, argv);
   const int status = context.run();
