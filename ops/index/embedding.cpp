@@ -48,10 +48,6 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
   return tie(o, {weight}, EmbeddingRule{save_if(weight.requires_grad(), indices)});
 }
 
-Tensor detail::embedding_composed(const Tensor& weight, const Tensor& indices) {
-  return index_select(weight, 0, indices.flatten()).reshape(rows_shape(indices, weight.size(1)));
-}
-
 void detail::embedding_backward(const Tensor& indices, const Tensor& d_o, const Grad& d_weight) {
   const OpScope op("embedding_backward");
   check_index("indices", indices);

@@ -11,9 +11,6 @@ Tensor embedding(const Tensor& weight, const Tensor& indices);
 
 namespace detail {
 
-/// The same from smaller operators.
-Tensor embedding_composed(const Tensor& weight, const Tensor& indices);
-
 /// Without any tape: d_weight (=|+=) gradient.
 void embedding_backward(const Tensor& indices, const Tensor& d_o, const Grad& d_weight);
 

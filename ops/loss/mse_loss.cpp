@@ -68,14 +68,6 @@ Tensor mse_loss(const Tensor& x, const Tensor& y, LossReduction reduction) {
   return tie(o, {x, y}, MseLossRule{save_if(keeps, x), save_if(keeps, y), reduction});
 }
 
-Tensor detail::mse_loss_composed(const Tensor& x, const Tensor& y, LossReduction reduction) {
-  check_pair(x, y, reduction);
-  const Tensor difference = (x - y).to(compute_type(x.dtype()));
-  const Tensor squares = difference * difference;
-  if (reduction == LossReduction::none) return squares;
-  return sum(squares) * scale_of(x, reduction);
-}
-
 void detail::mse_loss_backward(const Tensor& x, const Tensor& y, const Tensor& d_o, const Grad& d_x,
                                const Grad& d_y, LossReduction reduction) {
   const OpScope op("mse_loss_backward");

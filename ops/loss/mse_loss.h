@@ -11,10 +11,6 @@ Tensor mse_loss(const Tensor& x, const Tensor& y, LossReduction reduction = Loss
 
 namespace detail {
 
-/// The same from smaller operators.
-Tensor mse_loss_composed(const Tensor& x, const Tensor& y,
-                         LossReduction reduction = LossReduction::mean);
-
 /// Without any tape: each gradient that is wanted (=|+=), where d_o is that of the loss.
 void mse_loss_backward(const Tensor& x, const Tensor& y, const Tensor& d_o, const Grad& d_x,
                        const Grad& d_y, LossReduction reduction = LossReduction::mean);

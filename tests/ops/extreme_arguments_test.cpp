@@ -237,7 +237,6 @@ TEST_CASE("extreme arguments: other options that are none of their type") {
       },
       "reduction");
   refuses([&] { mse_loss(x, x, reduction); }, "reduction");
-  refuses([&] { mse_loss_composed(x, x, reduction); }, "reduction");
   refuses([&] { mse_loss_backward(x, x, zeros({}), into, {}, reduction); }, "reduction");
   refuses([&] { nn::MLP(4, {.kind = static_cast<nn::MLPKind>(77)}); }, "kind");
   refuses([&] { nn::load_into({}, {}, static_cast<nn::Loading>(77)); }, "loading");

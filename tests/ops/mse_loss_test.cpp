@@ -3,6 +3,7 @@
 
 #include "loss_checks.h"
 #include "quipu/ops/pointwise/arithmetic.h"
+#include "quipu/ops/reduce/reduce.h"
 
 using namespace quipu;
 using namespace quipu::detail;
@@ -23,7 +24,13 @@ Function fused(LossReduction reduction) {
   return [=](const Inputs& in) { return mse_loss(in[0], in[1], reduction); };
 }
 Function composed(LossReduction reduction) {
-  return [=](const Inputs& in) { return mse_loss_composed(in[0], in[1], reduction); };
+  return [=](const Inputs& in) {
+    const Tensor difference = (in[0] - in[1]).to(compute_type(in[0].dtype()));
+    const Tensor squares = difference * difference;
+    if (reduction == LossReduction::none) return squares;
+    const auto count = static_cast<double>(std::max<std::int64_t>(1, in[0].numel()));
+    return sum(squares) * (reduction == LossReduction::mean ? 1 / count : 1);
+  };
 }
 
 /// Calls f(shape, reduction) for all of them.

@@ -185,7 +185,7 @@ void add_fused(std::vector<Operator>& table) {
           {"linear_cross_entropy", classified_rows,
            FUSED(linear_cross_entropy, in[0], in[1], in[2],
                  {.label_smoothing = n[0] / 8.0, .reduction = LossReduction(n[1])}, in[3])},
-          {"mse_loss", two_and_reduction, FUSED(mse_loss, in[0], in[1], LossReduction(n[0]))},
+          {"mse_loss", two_and_reduction, CALL(mse_loss(in[0], in[1], LossReduction(n[0])))},
       });
 }
 

@@ -249,7 +249,7 @@ void add_structure(std::vector<Operator>& table) {
                    {"gather", gathered, CALL(gather(in[0], n[0], in[1]))},
                    {"index_select", selected, CALL(index_select(in[0], n[0], in[1]))},
                    {"scatter_add", scattered, CALL(scatter_add(in[0], n[0], in[1], in[2]))},
-                   {"embedding", rows, FUSED(embedding, in[0], in[1])},
+                   {"embedding", rows, CALL(embedding(in[0], in[1]))},
                });
 }
 
