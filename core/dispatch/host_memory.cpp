@@ -85,17 +85,17 @@ void HostMemory::widen() {
   }
 }
 
-void HostMemory::shift(double amplitude, bool opposite) {
-  std::mt19937_64 random(1);
-  std::uniform_real_distribution<double> draw(-amplitude, amplitude);
+void HostMemory::shift(double amplitude, unsigned seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> draw(-1, 1);
   for (Region& r : regions_) {
     if (!is_floating(r.dtype) || !r.one_type) continue;
     const DType dtype = r.widened ? DType::f64 : r.dtype;
     const auto count = static_cast<std::int64_t>(r.copy.size() / size_of(dtype));
     for (std::int64_t i = 0; i < count; ++i) {
-      const double by = draw(random);
+      const double by = draw(random) * amplitude;
       const double value = load_element<double>(r.copy.data(), dtype, i);
-      store_element(r.copy.data(), dtype, i, value * (1 + (opposite ? -by : by)));
+      store_element(r.copy.data(), dtype, i, value * (1 + by));
     }
   }
 }

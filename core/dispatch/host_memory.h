@@ -15,9 +15,9 @@ class HostMemory {
 
   /// All floating types become f64, unless operands of several types share memory.
   void widen();
-  /// Multiplies all floating numbers by random ones in [1 - amplitude, 1 + amplitude], always the
-  /// same, or by those on the opposite side of 1.
-  void shift(double amplitude, bool opposite);
+  /// Multiplies all floating numbers by random ones in [1 - amplitude, 1 + amplitude], the same for
+  /// a seed; with -amplitude, by those on the other side of 1.
+  void shift(double amplitude, unsigned seed);
 
   /// Points operands, which lie where those of the constructor do, to the copies.
   void lend_to(std::vector<KernelOperand>& operands);

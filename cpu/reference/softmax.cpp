@@ -19,12 +19,14 @@ void softmax_forward(View x, View o, View, int axis) {
 
 void softmax_backward(View o, View d_o, Grad d_x, View, int axis) {
   Values weights = read(with_axis_last(o, axis)), d = read(with_axis_last(d_o, axis));
-  MatrixMap rows = weights.rows(), d_rows = d.rows();
+  Values terms(d.shape);
+  MatrixMap rows = weights.rows(), d_rows = d.rows(), sizes = terms.rows();
   for (std::int64_t r = 0; r < rows.rows(); ++r) {
     const double mean = rows.row(r).dot(d_rows.row(r)) / rows.row(r).sum();
+    sizes.row(r) = rows.row(r).array() * (d_rows.row(r).array().abs() + std::abs(mean));
     d_rows.row(r) = rows.row(r).array() * (d_rows.row(r).array() - mean);
   }
-  store(with_axis_last(d_x, axis), d);
+  store(with_axis_last(d_x, axis), d, terms.flat);
 }
 
 }  // namespace

@@ -139,16 +139,25 @@ void store(const View& view, const Numbers& values) {
   store(Target::write_to(view), values);
 }
 
+/// The same of values that are summed from terms of these sizes, which may be larger than they are.
+inline void store(const Target& target, const Values& values, const Array& term_sizes) {
+  store(target, values);
+  if (target.wanted()) {
+    note_term_sizes(target.view, {term_sizes.begin(), term_sizes.end()});
+  }
+}
+
 /// The sums of values that run over a shape, along the dimensions that `kept` lacks or has with
-/// size 1.
+/// size 1. Long sums need more digits than f64 on the way.
 template <class T>
 Numbers<T> summed_to(const Shape& kept, const Numbers<T>& values, const Shape& over) {
-  Numbers<T> sums = Numbers<T>::Zero(numel(kept));
+  using Wide = std::conditional_t<std::is_integral_v<T>, T, long double>;
+  Numbers<Wide> sums = Numbers<Wide>::Zero(numel(kept));
   const Strides strides = broadcast_strides(kept, contiguous_strides(kept), over);
   for_each_element(over, strides, [&](std::int64_t i, std::int64_t place) {
-    sums[place] = plus(sums[place], values[i]);
+    sums[place] = plus(sums[place], static_cast<Wide>(values[i]));
   });
-  return sums;
+  return sums.template cast<T>();
 }
 
 /// The index of a row-major position, for messages.

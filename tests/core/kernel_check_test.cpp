@@ -29,8 +29,11 @@ using namespace quipu::detail;
 
 namespace {
 
+thread_local bool spoiling = false;
+
 /// The last element of a view, on its device, becomes something near it.
 void spoil(View view) {
+  spoiling = true;  // kernels work while one is used for this
   std::int64_t last = 0;
   for (int d = 0; d < view.dim(); ++d) last += (view.size(d) - 1) * view.stride(d);
   view.data = view.as<char>() + last * static_cast<std::int64_t>(size_of(view.dtype));
@@ -39,6 +42,7 @@ void spoil(View view) {
   const bool real = is_floating(view.dtype);
   pointwise_kernel(Target::write_to(view), real ? Pointwise::mul : Pointwise::add,
                    {view, real ? Operand(1.003) : Operand(Scalar(1))});
+  spoiling = false;
 }
 
 /// While it lives, the kernel spoils the operand of this name.
@@ -60,6 +64,7 @@ class Planted<kernel, Kernel<void(Args...)>> {
  private:
   static void broken(Args... args) {
     original(args...);
+    if (spoiling) return;
     const KernelCallOf<Args...> call(nullptr, kernel.arguments(), args...);
     for (const KernelOperand& o : call.operands) {
       if (o.name == name) spoil(*o.view);
@@ -73,8 +78,8 @@ class Planted<kernel, Kernel<void(Args...)>> {
 /// The call is right without a fault, and the first wrong one is named with it.
 template <auto& kernel, class F>
 void expect_found(Device device, const char* operand, F&& call) {
-  CAPTURE(kernel.name());
-  CAPTURE(operand);
+  const std::string fault_in = std::string(kernel.name()) + " " + operand;
+  CAPTURE(fault_in);
   const KernelCheck check;
   REQUIRE_NOTHROW(call());
   const Planted<kernel> fault(device, operand);
@@ -183,7 +188,7 @@ TEST_CASE_FIXTURE(EachDevice, "kernel check: names the first wrong call, product
   expect_found<cross_entropy_rows_kernel>(device, "losses", loss);
   expect_found<cross_entropy_gradient_kernel>(device, "d_logits", loss);
   expect_found<index_add_kernel>(
-      device, "o", trained(device, {{5, 6}}, [&](In in) { return embedding(in[0], rows); }));
+      device, "o", trained(device, {{4, 6}}, [&](In in) { return embedding(in[0], rows); }));
   const Tensor w = rand({7, 5}, f32, device), g = rand({7, 5}, f32, device);
   const Tensor first = zeros({7, 5}, f32, device);
   expect_found<lion_kernel>(device, "first moment 0", [&] {

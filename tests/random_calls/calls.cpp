@@ -14,7 +14,8 @@ using namespace detail;  // optimizer updates
 Tensors unary(Draw& d) {
   const Tensor x = d.odd_tensor(d.shape(static_cast<int>(d.below(4))), d.floating());
   using F = Tensor (*)(const Tensor&);
-  return {d.one_of<F>({exp, sqrt, rsqrt, tanh, log, sin, cos, abs, neg, gelu, detail::normal_cdf})(x)};
+  return {
+      d.one_of<F>({exp, sqrt, rsqrt, tanh, log, sin, cos, abs, neg, gelu, detail::normal_cdf})(x)};
 }
 
 /// Two shapes that broadcast to one.
@@ -315,6 +316,9 @@ Tensors encodings(Draw& d) {
   const auto theta = [&](std::int64_t angles) {
     return d.tensor({heads, d.chance(4) ? 1 : angles}, angle).detach();
   };
+  const auto columns = [&](std::int64_t angles) {
+    return d.tensor({heads, angles + d.below(2)}, angle).detach();
+  };
   const Tensor x = d.tensor({b, n, h, features}, dtype);
   switch (d.below(3)) {
     case 0: return {lrpe_rotate(x, theta(half), options)};
@@ -324,7 +328,7 @@ Tensors encodings(Draw& d) {
       const std::int64_t lead = d.below(3), axes = grid.size();
       Tensor y = d.tensor({b, h, lead + numel(grid), features}, dtype);
       return {lrpe_cosine_md(
-          y, theta((features + axes - 1) / axes), grid,
+          y, columns((features + axes - 1) / axes), grid,
           {.l = lead,
            .act = kind,
            .dim = kind == Act::softmax ? std::optional<int>(sequence ? -2 : -1) : std::nullopt,
