@@ -138,8 +138,10 @@ TEST_CASE_FIXTURE(EachDevice, "fused: no further from f64 than the composition")
         CAPTURE(i);
         const auto distance = [&](const Tensor& x) { return largest_of(x.to(f64) - exact[i]); };
         // Half an epsilon is the rounding of the result, which neither can do without. In f32 sums
-        // in another order, and a log-sum-exp instead of a quotient, may differ by a few more.
-        const double rounding = (dtype == f32 ? 8 : 0.51) * epsilon_of(dtype);
+        // in another order, and a log-sum-exp instead of a quotient, may differ by a few more; and
+        // the gradient of theta has the rounding of angles of up to 70 in every term.
+        const double angle = i == large.theta + 1 ? 70 : 0;
+        const double rounding = (dtype == f32 ? 8 + angle : 0.51) * epsilon_of(dtype);
         CHECK(distance(got[i]) <= std::max(distance(composed[i]), rounding * largest_of(exact[i])));
       }
     }
