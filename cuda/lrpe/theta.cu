@@ -11,9 +11,9 @@
 // f32 its rounding would show. The sums are in f64: one conversion and one multiply-add an angle,
 // which even cards with few f64 units do faster than the loads.
 //
-// sass sum_theta<.*Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
-// sass sum_theta<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 128
-// sass finish_theta: forbid STL LDL LD.E$ ST.E$; registers 64
+// sass sum_theta<.*Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+// sass sum_theta<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 80
+// sass finish_theta: forbid STL LDL LD.E$ ST.E$; registers 48
 #include "quipu/cuda/workspace.h"
 #include "rows.cuh"
 
