@@ -11,8 +11,8 @@
 //                   features
 //
 // In all of them y = act(x) is computed and encoded in one pass, in f32 (f64 for f64), and rounded
-// once. theta has the type of x or is f32, with x in f64 it is f64. A row has at most 8192 features,
-// 4096 in f64. For backward they keep theta, x only if there is an activation, and with
+// once. theta has the type of x or is f32, with x in f64 it is f64. A row has at most 8192
+// features, 4096 in f64. For backward they keep theta, x only if there is an activation, and with
 // `keep_angles` the angles in the compute type instead of theta.
 //
 // theta gets a gradient if it wants one: t y1 (d_o2 cos a - d_o1 sin a) - t y2 (d_o1 cos a +
