@@ -3,7 +3,7 @@
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/ops/checks.h"
 #include "quipu/ops/flao/kernels.h"
-#include "quipu/ops/lrpe/theta.h"
+#include "quipu/ops/lrpe/theta_support.h"
 #include "quipu/ops/pointwise/support.h"
 #include "quipu/ops/view_support.h"
 

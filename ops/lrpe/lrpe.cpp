@@ -5,7 +5,7 @@
 #include "quipu/ops/checks.h"
 #include "quipu/ops/lrpe/kernels.h"
 #include "quipu/ops/lrpe/support.h"
-#include "quipu/ops/lrpe/theta.h"
+#include "quipu/ops/lrpe/theta_support.h"
 #include "quipu/ops/pointwise/support.h"
 #include "quipu/ops/view_support.h"
 

@@ -1,4 +1,4 @@
-#include "quipu/ops/lrpe/theta.h"
+#include "quipu/ops/lrpe/theta_support.h"
 
 #include "quipu/core/tensor.h"
 #include "quipu/ops/act_kernels.h"
