@@ -220,7 +220,8 @@ Tensors FusedCase::make_inputs(DType dtype, Device device) const {
   for (const Shape& shape : inputs) {
     if (made.size() == theta) {
       const DType type = dtype == f64 ? f64 : f32;
-      made.push_back(rand(shape, f64, device, generator).to(type).detach());
+      Generator own(5);
+      made.push_back(rand(shape, f64, device, own).to(type).detach());
       continue;
     }
     const Tensor x = randn(shape, f64, device, generator);
