@@ -23,6 +23,10 @@ Shape attention_sums(const AttentionInputs& in, const Grad& d_q) {
   return shape;
 }
 
+std::int64_t lrpe_theta(LrpeKind kind, const Shape& x) {
+  return lrpe_theta_parts(x[1], x[2]) * x[1] * angles_of(kind, x[3]);
+}
+
 Shape tpa_forward(const TpaSizes& s, bool split) {
   const TpaBlocks blocks = tpa_blocks(s.b, s.m, split);
   return blocks.count > 1 ? Shape{s.b, blocks.count, s.h, s.e + 2} : Shape{};
@@ -39,6 +43,7 @@ void register_cpu_workspace() {
   softmax_workspace.provide(cpu, [](std::int64_t, std::int64_t, std::int64_t) { return Shape{0}; });
   lrpe_workspace.provide(cpu,
                          [](const RowTransform&, const Shape&, bool) -> std::int64_t { return 0; });
+  lrpe_theta_workspace.provide(cpu, on_cpu::lrpe_theta);
   flao_forward_workspace.provide(
       cpu, [](const FlaoSizes&, const FlaoTransforms&, DType) -> std::int64_t { return 0; });
   flao_backward_workspace.provide(

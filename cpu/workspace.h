@@ -14,6 +14,14 @@ inline std::int64_t attention_parts(std::int64_t b, std::int64_t key_heads, std:
   return std::clamp<std::int64_t>(m / shortest, 1, (units + heads - 1) / heads);
 }
 
+/// Into how many parts the tokens are cut for the gradient of theta, so that a few heads are work
+/// for several threads. Every part of a head has its own sums.
+inline std::int64_t lrpe_theta_parts(std::int64_t heads, std::int64_t tokens) {
+  constexpr std::int64_t units = 8, shortest = 64;
+  const std::int64_t rows = std::max<std::int64_t>(heads, 1);
+  return std::clamp<std::int64_t>(tokens / shortest, 1, (units + rows - 1) / rows);
+}
+
 /// The entries of tpa_decode are cut into `count` blocks that are worked on side by side: as many
 /// as make a large batch of work; a small batch of short sequences is not cut.
 struct TpaBlocks {

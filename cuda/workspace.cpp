@@ -24,6 +24,12 @@ std::int64_t lrpe(const RowTransform& transform, const Shape& shape, bool backwa
   return parts * columns * (backward ? 3 : 2);
 }
 
+/// The sums of parts of a head.
+std::int64_t lrpe_theta(LrpeKind kind, const Shape& x) {
+  const std::int64_t angles = angles_of(kind, x[3]);
+  return lrpe_theta_parts(x[1], angles, x[2]) * x[1] * angles;
+}
+
 /// What softmax over the sequence keeps of an input with so many tokens and features: of each
 /// column of a unit its largest entry, the inverse of its sum, the mean of its gradient; and two
 /// numbers for each of its parts. 0 for other encodings.
@@ -80,6 +86,7 @@ void register_cuda_workspace() {
   constexpr DeviceKind cuda = DeviceKind::cuda;
   softmax_workspace.provide(cuda, on_cuda::softmax);
   lrpe_workspace.provide(cuda, on_cuda::lrpe);
+  lrpe_theta_workspace.provide(cuda, on_cuda::lrpe_theta);
   flao_forward_workspace.provide(cuda, on_cuda::flao_forward);
   flao_backward_workspace.provide(cuda, on_cuda::flao_backward);
   matmul_workspace.provide(cuda, on_cuda::matmul);

@@ -31,6 +31,16 @@ constexpr std::int64_t lrpe_parts(std::int64_t columns, std::int64_t tokens) {
   return std::clamp<std::int64_t>(enough_blocks / blocks, 1, tokens / shortest);
 }
 
+/// Into how many parts the tokens are cut for the gradient of theta: enough for several blocks a
+/// multiprocessor, where a block has one head and up to 256 of its angles.
+constexpr std::int64_t lrpe_theta_parts(std::int64_t heads, std::int64_t angles,
+                                        std::int64_t tokens) {
+  constexpr std::int64_t of_block = 256, shortest = 64, enough = 4 * multiprocessors;
+  const std::int64_t blocks =
+      std::max<std::int64_t>(heads * ((angles + of_block - 1) / of_block), 1);
+  return std::max<std::int64_t>(std::min(tokens / shortest, enough / blocks), 1);
+}
+
 /// Split-K of flao: a sequence is cut into parts, which blocks work on at once and whose sums are
 /// added in order. Enough parts for two rounds of two blocks a multiprocessor.
 constexpr std::int64_t flao_parts(std::int64_t tokens, std::int64_t units) {

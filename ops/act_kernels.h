@@ -11,7 +11,7 @@ namespace quipu::detail {
 inline constinit Query<Shape(std::int64_t lines, std::int64_t length, std::int64_t quantities)>
     softmax_workspace{"softmax_workspace"};
 
-/// o = softmax of x along an axis. One shape, any strides.
+/// o = softmax of x along an axis, of the type of x or of its compute type. One shape, any strides.
 inline constinit Kernel<void(View x, View o, View parts, int axis)> softmax_forward_kernel{
     "softmax_forward", "x o parts* axis"};
 /// d_x (=|+=) o (d_o - mean of d_o along the axis), the mean by weights o / sum of o, which makes

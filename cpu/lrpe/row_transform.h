@@ -80,16 +80,36 @@ class RowEncoder {
   /// The angles of a head and token.
   void find_angles(std::int64_t head, std::int64_t token, T* angle) const {
     const View& theta = transform_.theta;
-    const std::int64_t n = angles(), e = theta.size(1);
+    const std::int64_t e = theta.size(1);
     const std::int64_t offset = theta.size(0) == 1 ? 0 : head * theta.stride(0);
-    const auto fill = [&](std::int64_t first, std::int64_t count, T position) {
-      load_run(angle + first, at(theta, offset), theta.dtype, e == 1 ? 0 : theta.stride(1), count);
-      for (std::int64_t i = first; i < first + count; ++i) angle[i] *= position;
-    };
-    if (!transform_.grid.empty()) return find_grid_angles(token, e, angle, fill);
-    const std::int64_t given = e == 1 ? n : std::min(e, n);
-    fill(0, given, static_cast<T>(transform_.offset + token));
-    std::fill(angle + given, angle + n, T(0));
+    const std::int64_t given = for_each_position(
+        token, e, [&](std::int64_t first, std::int64_t count, std::int64_t position) {
+          load_run(angle + first, at(theta, offset), theta.dtype, e == 1 ? 0 : theta.stride(1),
+                   count);
+          const T factor = static_cast<T>(position);
+          for (std::int64_t i = first; i < first + count; ++i) angle[i] *= factor;
+        });
+    std::fill(angle + given, angle + angles(), T(0));
+  }
+
+  /// Calls f(first, count, position) for the runs of a token's angles that theta with e columns has
+  /// a say in. Each grid axis has e of them, the last perhaps fewer; the last axis runs fastest.
+  /// Returns how many angles these are; those behind are 0.
+  template <class F>
+  std::int64_t for_each_position(std::int64_t token, std::int64_t e, F f) const {
+    const std::int64_t n = angles(), given = e == 1 ? n : std::min(e, n);
+    if (transform_.grid.empty()) {
+      f(0, given, transform_.offset + token);
+      return given;
+    }
+    std::int64_t place = token - transform_.lead;
+    if (place < 0) return 0;
+    for (int axis = transform_.grid.size() - 1; axis >= 0; --axis) {
+      const std::int64_t size = transform_.grid[axis], first = axis * e;
+      if (first < n) f(first, std::min(e, n - first), place % size);
+      place /= size;
+    }
+    return n;
   }
 
   /// The activated row: x itself if there is no activation, else in `y`, which may be x.
@@ -156,22 +176,6 @@ class RowEncoder {
   void use(Pointwise function, Pointwise gradient) {
     function_ = pointwise_function<T>(function);
     gradient_ = pointwise_function<T>(gradient);
-  }
-
-  /// Each grid axis has e features, the last perhaps fewer; the last axis runs fastest.
-  template <class Fill>
-  void find_grid_angles(std::int64_t token, std::int64_t e, T* angle, Fill fill) const {
-    const std::int64_t n = angles();
-    std::int64_t place = token - transform_.lead;
-    if (place < 0) {
-      std::fill_n(angle, n, T(0));
-      return;
-    }
-    for (int axis = transform_.grid.size() - 1; axis >= 0; --axis) {
-      const std::int64_t size = transform_.grid[axis], first = axis * e;
-      if (first < n) fill(first, std::min(e, n - first), static_cast<T>(place % size));
-      place /= size;
-    }
   }
 
   void softmax_of_columns(const T* x, const ColumnRow<T>& columns, T* y) const {

@@ -228,7 +228,9 @@ bool try_flao_backward_mma(const View& d_o, const FlaoSaved& saved, const View& 
   if (!has_shared(d_o, most_shared())) return false;
   if (saved.fill_kv) multiply_keys(saved.k, saved.v, saved.kv, saved.sizes, transforms, workspace);
   if (by_queries) differentiate_queries_of(d_o, saved, d_kv, grads, transforms, workspace);
-  if (d_kv.defined) differentiate_keys_of(d_o.dtype, saved, d_kv, grads, transforms);
+  if (grads.k.wanted() || grads.v.wanted()) {
+    differentiate_keys_of(d_o.dtype, saved, d_kv, grads, transforms);
+  }
   return true;
 }
 

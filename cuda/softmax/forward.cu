@@ -92,7 +92,7 @@ __device__ __forceinline__ OnlineLines<E, 1> joined_pack(const OnlineLines<E, co
 
 template <class Chunk, bool rows>
 __global__ void __launch_bounds__(most_threads, 1)
-    stream_lines(Lines<2> lines, const void* x, void* o, DType dtype,
+    stream_lines(Lines<2> lines, const void* x, void* o, DType dtype, DType o_dtype,
                  LineParts<ComputeOf<typename Chunk::Element>> parts) {
   using E = typename Chunk::Element;
   using T = ComputeOf<E>;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(most_threads, 1)
       if constexpr (count > 1) {
         static_cast<uint4*>(o)[to] = Chunk::packed(values);
       } else {
-        store_element(o, dtype, to, values[0]);
+        store_element(o, o_dtype, to, values[0]);
       }
     }
   }
@@ -198,7 +198,7 @@ class Forward {
         on_cuda::run(queue_, stream_lines<Chunk, rows>, grid, cut.threads,
                      plan_.fold_bytes<T>(cut, rows ? 1 : Chunk::count), lines,
                      part_address(x_, part.starts[from_x], packed),
-                     part_address(o_, part.starts[from_o], packed), x_.dtype, parts);
+                     part_address(o_, part.starts[from_o], packed), x_.dtype, o_.dtype, parts);
       });
     });
   }

@@ -1,7 +1,9 @@
 #include "quipu/ops/flao/flao.h"
 
+#include "quipu/core/dispatch/kernels.h"
 #include "quipu/ops/checks.h"
 #include "quipu/ops/flao/kernels.h"
+#include "quipu/ops/lrpe/theta_support.h"
 #include "quipu/ops/pointwise/support.h"
 #include "quipu/ops/view_support.h"
 
@@ -11,22 +13,22 @@ namespace {
 
 /// Which gradients are wanted.
 struct Wants {
-  bool q, k, v, g;
+  bool q, k, v, g, theta;
 };
 
 /// What backward needs for them.
 struct Needs {
   Needs(const Wants& wants, const FlaoTransforms& transforms, FlaoKeep keep) {
     const auto has_act = [](const RowTransform& transform) { return transform.act != Act::none; };
-    d_kv = wants.k || wants.v;
+    d_kv = wants.k || wants.v || wants.theta;
     keep_qkv = wants.g && keep == FlaoKeep::kv_and_qkv;
     const bool make_qkv = wants.g && !keep_qkv;
-    kv = wants.q || make_qkv;
+    kv = wants.q || make_qkv || wants.theta;
     keep_kv = kv && keep != FlaoKeep::nothing;
     const bool make_kv = kv && !keep_kv;
     q = d_kv || make_qkv || (wants.q && has_act(transforms.q));
-    k = make_kv || wants.v || (wants.k && has_act(transforms.k));
-    v = make_kv || wants.k || (wants.v && has_act(transforms.v));
+    k = make_kv || wants.v || wants.theta || (wants.k && has_act(transforms.k));
+    v = make_kv || wants.k || wants.theta || (wants.v && has_act(transforms.v));
     g = d_kv || wants.q || (wants.g && has_act(transforms.g));
     theta = transforms.q.kind != LrpeKind::none && (d_kv || kv);
   }
@@ -172,10 +174,50 @@ Tensor space_of(std::int64_t elements, const Tensor& x) {
   return elements > 0 ? workspace({elements}, compute_type(x.dtype()), x.device()) : Tensor();
 }
 
+/// The gradient of rows (b, h, t, width) whose products with kv were multiplied by x~, as workspace
+/// in the compute type: (d_o * x~) kv^T.
+Tensor differentiate_rows(const View& d_o, const View& x, const RowTransform& transform,
+                          const View& kv) {
+  const Shape shape{x.size(0), x.size(1), x.size(2), kv.size(2)};
+  const Tensor d_rows = workspace(shape, compute_type(x.dtype), x.device);
+  FlaoSaved saved;
+  saved.g = x;
+  saved.kv = kv;
+  saved.sizes = {shape[0] * shape[1], shape[2], 0, shape[3], shape[3], x.size(3)};
+  FlaoTransforms transforms;
+  transforms.g = transform;
+  const Tensor space = space_of(
+      flao_backward_workspace(x.device.kind(), saved.sizes, transforms, false, false), d_rows);
+  flao_backward_kernel(d_o, saved, View(), {Grad::write_to(d_rows), {}, {}, {}},
+                       optional_view(space), transforms);
+  return d_rows;
+}
+
+/// Where theta is learned, the gradients of q~ and k~ are whole tensors for a moment, one after the
+/// other, so that the fused passes know nothing of it. What q and k have to say often cancels, as
+/// they turn with their distance: it is summed in f64 and rounded once.
+void differentiate_theta_of(const FlaoSaved& saved, const View& d_o, const View& d_kv,
+                            const Grad& d_theta, const FlaoTransforms& transforms) {
+  const Tensor sum = workspace(d_theta.view.shape, f64, d_o.device);
+  differentiate_theta(saved.q, differentiate_rows(d_o, saved.g, transforms.g, saved.kv),
+                      Grad::write_to(sum), View(), transforms.q);
+  // v~ d_kv^T: nothing is multiplied by v~.
+  const Tensor one = workspace({1}, d_o.dtype, d_o.device);
+  fill_kernel(one, 1.0);
+  View ones = one;
+  ones.shape = saved.v.shape;
+  ones.strides = Dims::filled(4, 0);
+  differentiate_theta(saved.k, differentiate_rows(ones, saved.v, transforms.v, d_kv),
+                      Grad::add_to(sum), View(), transforms.k);
+  add_into_kernel(d_theta, sum);
+}
+
 /// Makes what is neither saved nor wanted longer than this.
 void run_backward(FlaoSaved saved, const FlaoSizes& sizes, const Needs& needs, const Tensor& d_o,
-                  const FlaoGrads& d, const FlaoTransforms& transforms) {
-  if (!any_elements(d.q, d.k, d.v, d.g)) return;
+                  const FlaoGrads& d, const Grad& d_theta, const FlaoTransforms& transforms) {
+  const bool to_theta = any_elements(d_theta) && d_o.numel() > 0 && sizes.width > 0;
+  if (any_elements(d_theta) && !to_theta && !d_theta.add) fill_kernel(d_theta.view, 0.0);
+  if (!to_theta && !any_elements(d.q, d.k, d.v, d.g)) return;
   const DType dtype = compute_type(d_o.dtype());
   const Shape kv_shape{d_o.size(0), d_o.size(1), sizes.width, sizes.e};
   saved.sizes = sizes;
@@ -186,10 +228,13 @@ void run_backward(FlaoSaved saved, const FlaoSizes& sizes, const Needs& needs, c
     saved.fill_kv = true;
   }
   if (needs.d_kv) d_kv = workspace(kv_shape, dtype, d_o.device());
-  const Tensor space = space_of(
-      flao_backward_workspace(d_o.device().kind(), sizes, transforms, needs.d_kv, saved.fill_kv),
-      d_o);
-  flao_backward_kernel(d_o, saved, optional_view(d_kv), d, optional_view(space), transforms);
+  {
+    const Tensor space = space_of(
+        flao_backward_workspace(d_o.device().kind(), sizes, transforms, needs.d_kv, saved.fill_kv),
+        d_o);
+    flao_backward_kernel(d_o, saved, optional_view(d_kv), d, optional_view(space), transforms);
+  }
+  if (to_theta) differentiate_theta_of(saved, d_o, d_kv, d_theta, transforms);
 }
 
 struct FlaoRule {
@@ -199,8 +244,10 @@ struct FlaoRule {
   FlaoSizes sizes;
   void backward(const Tensor& d_o, Grads& d) const {
     const FlaoGrads grads{d[0], d[1], d[2], d[3]};
-    const Needs needs({grads.q.wanted(), grads.k.wanted(), grads.v.wanted(), grads.g.wanted()},
-                      transforms, keep);
+    const Grad d_theta = d[4];
+    const Needs needs(
+        {grads.q.wanted(), grads.k.wanted(), grads.v.wanted(), grads.g.wanted(), d_theta.wanted()},
+        transforms, keep);
     run_backward({optional_view(q),
                   optional_view(k),
                   optional_view(v),
@@ -209,7 +256,8 @@ struct FlaoRule {
                   false,
                   optional_view(qkv),
                   {}},
-                 sizes, needs, d_o, grads, with_theta(transforms, optional_view(theta), sizes.d));
+                 sizes, needs, d_o, grads, d_theta,
+                 with_theta(transforms, optional_view(theta), sizes.d));
   }
 };
 
@@ -219,9 +267,11 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
             const FlaoOptions& options) {
   const OpScope op("flao");
   const FlaoTransforms transforms = check_call(q, k, v, g, options);
-  const Wants wants = recording() ? Wants{q.requires_grad(), k.requires_grad(), v.requires_grad(),
-                                          g.requires_grad()}
-                                  : Wants{};
+  const Tensor& theta = options.theta;
+  const Wants wants = recording()
+                          ? Wants{q.requires_grad(), k.requires_grad(), v.requires_grad(),
+                                  g.requires_grad(), theta.defined() && theta.requires_grad()}
+                          : Wants{};
   const Needs needs(wants, transforms, options.keep);
   const FlaoSizes sizes = sizes_of(q.shape(), v.shape(), transforms);
   const Shape shape{q.size(0), q.size(1), sizes.width, sizes.e};
@@ -235,12 +285,12 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
       space_of(flao_forward_workspace(q.device().kind(), sizes, transforms, q.dtype()), q);
   if (o.numel() > 0 || (needs.keep_kv && kv.numel() > 0)) {
     flao_forward_kernel(q, k, v, g, kv, optional_view(qkv), o, optional_view(space),
-                        with_theta(transforms, optional_view(options.theta), q.size(3)), sizes);
+                        with_theta(transforms, optional_view(theta), q.size(3)), sizes);
   }
-  return tie(o, {q, k, v, g},
+  return tie(o, {q, k, v, g, theta},
              FlaoRule{save_if(needs.q, q), save_if(needs.k, k), save_if(needs.v, v),
-                      save_if(needs.g, g), save_if(needs.theta, options.theta),
-                      save_if(needs.keep_kv, kv), save(qkv), transforms, options.keep, sizes});
+                      save_if(needs.g, g), save_if(needs.theta, theta), save_if(needs.keep_kv, kv),
+                      save(qkv), transforms, options.keep, sizes});
 }
 
 void detail::flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
@@ -256,9 +306,9 @@ void detail::flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, co
   check_grad("d_k", d_k, k.shape(), q.device());
   check_grad("d_v", d_v, v.shape(), q.device());
   check_grad("d_g", d_g, g.shape(), q.device());
-  const Wants wants{d_q.wanted(), d_k.wanted(), d_v.wanted(), d_g.wanted()};
+  const Wants wants{d_q.wanted(), d_k.wanted(), d_v.wanted(), d_g.wanted(), false};
   run_backward({q, k, v, g, {}, false, {}, {}}, sizes_of(q.shape(), v.shape(), transforms),
-               Needs(wants, transforms, FlaoKeep::nothing), d_o, {d_q, d_k, d_v, d_g},
+               Needs(wants, transforms, FlaoKeep::nothing), d_o, {d_q, d_k, d_v, d_g}, {},
                with_theta(transforms, optional_view(options.theta), q.size(3)));
 }
 

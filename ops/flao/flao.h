@@ -37,7 +37,7 @@ struct FlaoOptions {
   std::optional<int> g_dim = {};
 
   FlaoLrpe lrpe = FlaoLrpe::none;  // of q and k; all but none need theta
-  Tensor theta = {};               // (h or 1, angles), as for lrpe_*; no gradient
+  Tensor theta = {};               // (h or 1, angles), as for lrpe_*
   std::int64_t offset = 0;         // position of the first query; keys begin at 0
   Shape shape = {};                // of the grid and
   std::int64_t l = 0;              // tokens before it, for cosine_md, where n = m = l + prod(shape)
@@ -50,7 +50,8 @@ struct FlaoOptions {
 /// q (b, h, n, d), k (b, h, m, d), v (b, h, m, e), g (b, h, n, e) -> (b, h, n, e), all of one
 /// floating type. e and the features of an encoded row (d, or 2d for cosine) are at most 1024, 512
 /// in f64. Products are summed in f32 (f64 for f64) and rounded once. Backward needs q, k, v, g and
-/// theta, fewer if only some of them want gradients; `keep` trades memory for time.
+/// theta, fewer if only some of them want gradients; `keep` trades memory for time. If theta wants
+/// a gradient, backward holds that of q~ and then that of k~ for a moment, in the compute type.
 Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
             const FlaoOptions& options = {});
 
@@ -61,7 +62,7 @@ namespace detail {
 Tensor flao_composed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                      const FlaoOptions& options = {});
 
-/// Without any tape: each gradient that is wanted (=|+=). `keep` has no effect.
+/// Without any tape: each gradient that is wanted (=|+=), none of theta. `keep` has no effect.
 void flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                    const Tensor& d_o, const Grad& d_q, const Grad& d_k, const Grad& d_v,
                    const Grad& d_g, const FlaoOptions& options = {});

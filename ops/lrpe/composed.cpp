@@ -11,7 +11,7 @@ namespace {
 
 /// theta with all its columns, (h or 1, angles), in the compute type.
 Tensor all_columns(const Tensor& theta, std::int64_t angles) {
-  const Tensor wide = theta.detach().to(compute_type(theta.dtype()));
+  const Tensor wide = theta.to(compute_type(theta.dtype()));
   const std::int64_t rows = theta.size(0), missing = angles - theta.size(1);
   if (theta.size(1) == 1) return wide.expand({rows, angles});
   if (missing == 0) return wide;

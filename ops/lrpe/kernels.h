@@ -64,4 +64,15 @@ inline constinit Kernel<void(View x, View d_o, Grad d_x, View angles, const RowT
                              View space)>
     lrpe_backward_kernel{"lrpe_backward", "x d_o d_x angles transform space*"};
 
+/// Numbers in f64 that a back end takes for partial sums of the gradient of theta, for x of this
+/// shape (b, h, t, d).
+inline constinit Query<std::int64_t(LrpeKind, const Shape&)> lrpe_theta_workspace{
+    "lrpe_theta_workspace"};
+/// d_theta (h or 1, e) (=|+=) gradient, 0 for columns that no feature has. d_o is of the type of x
+/// or of its compute type; there is no softmax; `angles` is read instead of theta if it is defined.
+/// `sums` is lrpe_theta_workspace.
+inline constinit Kernel<void(View x, View d_o, Grad d_theta, View angles, const RowTransform&,
+                             View sums)>
+    lrpe_theta_kernel{"lrpe_theta"};
+
 }  // namespace quipu::detail

@@ -5,6 +5,7 @@
 #include "quipu/ops/checks.h"
 #include "quipu/ops/lrpe/kernels.h"
 #include "quipu/ops/lrpe/support.h"
+#include "quipu/ops/lrpe/theta_support.h"
 #include "quipu/ops/pointwise/support.h"
 #include "quipu/ops/view_support.h"
 
@@ -120,8 +121,16 @@ struct LrpeRule {
   Saved x, theta, angles;
   Call call;
   void backward(const Tensor& d_o, Grads& d) const {
+    const bool has_act = call.transform.act != Act::none;
     d.with(0, [&](const Grad& g) {
-      decode(optional_view(x), optional_view(theta), optional_view(angles), d_o, g, call);
+      decode(has_act ? optional_view(x) : View(), optional_view(theta), optional_view(angles), d_o,
+             g, call);
+    });
+    d.with(1, [&](const Grad& g) {
+      const View in = heads_first(x, call.layout);
+      RowTransform transform = call.transform;
+      transform.theta = columns_for(optional_view(theta), in.size(3));
+      differentiate_theta(in, heads_first(d_o, call.layout), g, optional_view(angles), transform);
     });
   }
 };
@@ -130,7 +139,7 @@ Tensor encode(const Tensor& x, const Tensor& theta, const Call& call, bool keep_
   RowTransform transform = call.transform;
   const View in = heads_first(x, call.layout);
   transform.theta = columns_for(theta, in.size(3));
-  const bool wanted = x.requires_grad();
+  const bool to_theta = theta.requires_grad(), wanted = x.requires_grad() || to_theta;
   Tensor angles;
   if (keep_angles && wanted && recording()) {
     angles = empty({in.size(1), in.size(2), angles_of(transform.kind, in.size(3))},
@@ -142,8 +151,8 @@ Tensor encode(const Tensor& x, const Tensor& theta, const Call& call, bool keep_
   const Tensor space = space_for(in, transform, false);
   lrpe_forward_kernel(in, heads_first(o, call.layout), optional_view(angles), transform,
                       optional_view(space));
-  return tie(o, {x},
-             LrpeRule{save_if(wanted && transform.act != Act::none, x),
+  return tie(o, {x, theta},
+             LrpeRule{save_if(to_theta || (wanted && transform.act != Act::none), x),
                       save_if(wanted && !angles.defined(), theta), save(angles), call});
 }
 

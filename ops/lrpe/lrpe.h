@@ -11,9 +11,14 @@
 //                   features
 //
 // In all of them y = act(x) is computed and encoded in one pass, in f32 (f64 for f64), and rounded
-// once. theta has the type of x or is f32, with x in f64 it is f64; it never gets a gradient. A row
-// has at most 8192 features, 4096 in f64. For backward they keep theta, x only if there is an
-// activation, and with `keep_angles` the angles in the compute type instead of theta.
+// once. theta has the type of x or is f32, with x in f64 it is f64. A row has at most 8192
+// features, 4096 in f64. For backward they keep theta, x only if there is an activation, and with
+// `keep_angles` the angles in the compute type instead of theta.
+//
+// theta gets a gradient if it wants one: t y1 (d_o2 cos a - d_o1 sin a) - t y2 (d_o1 cos a +
+// d_o2 sin a), without y2 for a cosine, summed in f64 over all rows and features that share an
+// entry of it. Then x is kept in any case, and backward runs one kernel more, with a few partial
+// sums and, if there is a softmax, its result in the compute type as workspace.
 #include <optional>
 
 #include "quipu/core/tensor.h"
@@ -63,7 +68,8 @@ Tensor lrpe_cosine_composed(const Tensor& x, const Tensor& theta, const LrpeOpti
 Tensor lrpe_cosine_md_composed(const Tensor& x, const Tensor& theta, const Shape& shape,
                                const LrpeMdOptions& options = {});
 
-// Without any tape: d_x (=|+=) gradient. Without an activation, the values of x are not read.
+// Without any tape: d_x (=|+=) gradient, none of theta. Without an activation, the values of x are
+// not read.
 void lrpe_rotate_backward(const Tensor& x, const Tensor& theta, const Tensor& d_o, const Grad& d_x,
                           const LrpeOptions& options = {});
 void lrpe_cosine_backward(const Tensor& x, const Tensor& theta, const Tensor& d_o, const Grad& d_x,

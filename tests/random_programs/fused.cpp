@@ -46,7 +46,7 @@ DType theta_type(DType x) {
 bool encoded(Draw& d, Statement& s) {
   const std::int64_t features = 2 * d.between(1, 2), heads = d.between(1, 2);
   s.in = {d.like({d.between(1, 2), d.size(), heads, features}, d.dtype())};
-  s.in.push_back(d.constant({heads, features / 2}, theta_type(d.dtype())));
+  s.in.push_back(d.like({heads, features / 2}, theta_type(d.dtype())));
   s.n = {d.below(4), d.below(3), d.below(2)};
   return true;
 }
@@ -57,7 +57,7 @@ bool encoded_on_grid(Draw& d, Statement& s) {
   s.n = {d.below(2), d.below(4)};
   const std::int64_t features = d.between(1, 4);
   s.in = {d.like({d.between(1, 2), d.between(1, 2), s.n[0] + numel(s.shape), features}, d.dtype())};
-  s.in.push_back(d.constant({1, features}, theta_type(d.dtype())));
+  s.in.push_back(d.like({1, features}, theta_type(d.dtype())));
   return true;
 }
 
@@ -68,7 +68,7 @@ bool linear_attention(Draw& d, Statement& s) {
        {Shape{b, h, n, width}, Shape{b, h, m, width}, Shape{b, h, m, e}, Shape{b, h, n, e}}) {
     s.in.push_back(d.like(shape, d.dtype()));
   }
-  s.in.push_back(d.constant({h, width / 2}, theta_type(d.dtype())));
+  s.in.push_back(d.like({h, width / 2}, theta_type(d.dtype())));
   s.n = {d.below(4), d.below(4), d.below(4), d.below(4), d.below(3)};
   return true;
 }

@@ -40,6 +40,11 @@ Choice choice(int k, int sequence) {
   return choices[k % 6];
 }
 
+/// Input i if there are that many, else none.
+Tensor input(const Tensors& in, std::size_t i) {
+  return i < in.size() ? in[i] : Tensor();
+}
+
 /// The same numbers in one to four dimensions.
 Shape any_shape(const Size& s, int k) {
   if (k % 4 == 0) return {s.b, s.n, s.h, s.d};
@@ -80,13 +85,14 @@ FusedCase lrpe_case(const Size& s, int k) {
   const Shape thetas[] = {{s.h, angles}, {1, angles}, {s.h, 1}, {s.h, (angles + 1) / 2}};
   const Choice c = choice(k, headless ? -2 : 1);
   const LrpeOptions options{c.act, c.dim, k % 5, k % 3 == 2};
-  const auto with = [=, theta = thetas[k % 4]](auto f) {
-    return [=](const Tensors& in) { return f(in[0], some_theta(theta, in[0]), options); };
+  const auto with = [=](auto f) {
+    return [=](const Tensors& in) { return f(in[0], in[1], options); };
   };
   return {halves == 2 ? "lrpe_rotate" : "lrpe_cosine",
-          {headless ? Shape{s.b, s.n, d} : Shape{s.b, s.n, s.h, d}},
+          {headless ? Shape{s.b, s.n, d} : Shape{s.b, s.n, s.h, d}, thetas[k % 4]},
           with(fused),
-          with(composed)};
+          with(composed),
+          1};
 }
 
 FusedCase lrpe_cosine_md_case(const Size& s, int k) {
@@ -97,16 +103,18 @@ FusedCase lrpe_cosine_md_case(const Size& s, int k) {
   const LrpeMdOptions options{l, c.act, c.dim, k % 4 >= 2};
   const Shape theta{k % 4 == 1 ? 1 : s.h, (d + grid.size() - 1) / grid.size()};
   const auto with = [=](auto f) {
-    return [=](const Tensors& in) { return f(in[0], some_theta(theta, in[0]), grid, options); };
+    return [=](const Tensors& in) { return f(in[0], in[1], grid, options); };
   };
   return {"lrpe_cosine_md",
-          {{s.b, s.h, l + numel(grid), d}},
+          {{s.b, s.h, l + numel(grid), d}, theta},
           with(lrpe_cosine_md),
-          with(lrpe_cosine_md_composed)};
+          with(lrpe_cosine_md_composed),
+          1};
 }
 
 FusedCase flao_case(const Size& s, int k) {
-  const std::int64_t m = 1 + (s.n * 3 + k) % 8, e = 1 + (s.d + k) % 5;
+  const bool on_grid = k % 4 == 3;
+  const std::int64_t m = on_grid ? s.n : 1 + (s.n * 3 + k) % 8, e = 1 + (s.d + k) % 5;
   const Choice q = choice(k, -2), key = choice(k / 2 + 1, -2), v = choice(k / 3 + 2, -2),
                g = choice(k / 5 + 3, -2);
   const FlaoOptions options{q.act, q.dim, key.act, key.dim, v.act, v.dim, g.act, g.dim};
@@ -115,22 +123,26 @@ FusedCase flao_case(const Size& s, int k) {
     return [=](const Tensors& in) {
       FlaoOptions more = options;
       more.keep = static_cast<FlaoKeep>(k % 3);
-      if (k % 4 == 1) more.lrpe = FlaoLrpe::rotate;
-      if (k % 4 == 2) more.lrpe = FlaoLrpe::cosine;
-      if (k % 4 == 1) more.theta = some_theta({s.h, s.d / 2}, in[0]);
-      if (k % 4 == 2) more.theta = some_theta({1, s.d}, in[0]);
+      more.lrpe = static_cast<FlaoLrpe>(k % 4);
+      more.theta = input(in, 4);
       if (k % 4 == 1 || k % 4 == 2) more.offset = k % 3;
+      if (on_grid) more.l = s.n > 1 ? 1 : 0;
+      if (on_grid) more.shape = {s.n - more.l};
       return f(in[0], in[1], in[2], in[3], more);
     };
   };
   const std::int64_t tokens = is_large ? s.n : m, width = is_large ? s.d : e;
-  return {"flao",
-          {{s.b, s.h, s.n, s.d},
-           {s.b, s.h, tokens, s.d},
-           {s.b, s.h, tokens, width},
-           {s.b, s.h, s.n, width}},
-          with(flao),
-          with(flao_composed)};
+  FusedCase c{"flao",
+              {{s.b, s.h, s.n, s.d},
+               {s.b, s.h, tokens, s.d},
+               {s.b, s.h, tokens, width},
+               {s.b, s.h, s.n, width}},
+              with(flao),
+              with(flao_composed),
+              4};
+  const Shape thetas[] = {{}, {s.h, s.d / 2}, {1, s.d}, {s.h, s.d + k % 2}};
+  if (k % 4 > 0) c.inputs.push_back(thetas[k % 4]);
+  return c;
 }
 
 FusedCase tpa_case(const Size& s, int k) {
@@ -165,11 +177,6 @@ FusedCase tpa_case(const Size& s, int k) {
 }
 
 constexpr double eps = 0.1;  // large, so that short rows are smooth enough for differences
-
-/// Input i if there are that many, else none.
-Tensor input(const Tensors& in, std::size_t i) {
-  return i < in.size() ? in[i] : Tensor();
-}
 
 FusedCase rms_norm_case(const Size& s, int k) {
   FusedCase c{"rms_norm",
@@ -211,6 +218,12 @@ Tensors FusedCase::make_inputs(DType dtype, Device device) const {
   Generator generator(2024);
   Tensors made;
   for (const Shape& shape : inputs) {
+    if (made.size() == theta) {
+      const DType type = dtype == f64 ? f64 : f32;
+      Generator own(5);
+      made.push_back(rand(shape, f64, device, own).to(type).detach());
+      continue;
+    }
     const Tensor x = randn(shape, f64, device, generator);
     made.push_back(where(x < 0, x - 0.05, x + 0.05).to(dtype).detach());
   }
@@ -278,11 +291,6 @@ std::vector<std::vector<int>> pairwise(const std::vector<int>& levels) {
     rows.push_back(row);
   }
   return rows;
-}
-
-Tensor some_theta(const Shape& shape, const Tensor& x) {
-  Generator generator(5);
-  return rand(shape, f64, x.device(), generator).to(x.dtype() == f64 ? f64 : f32).detach();
 }
 
 }  // namespace quipu::testing

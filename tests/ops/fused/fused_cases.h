@@ -17,6 +17,8 @@ struct FusedCase {
   std::string name;
   std::vector<Shape> inputs;
   Function fused, composed;
+  std::size_t theta =
+      99;  // the input with angles: below 1, and f32 where the others have fewer bits
 
   /// The same on every device and, up to rounding, in every type; no entry is near 0.
   std::vector<Tensor> make_inputs(DType dtype, Device device) const;
@@ -38,8 +40,5 @@ const std::vector<FusedOperator>& fused_operators();
 /// Rows of choices, one number below levels[i] for option i, in which every pair of choices of two
 /// options occurs.
 std::vector<std::vector<int>> pairwise(const std::vector<int>& levels);
-
-/// Angles for x: in its type if that is f64, else f32.
-Tensor some_theta(const Shape& shape, const Tensor& x);
 
 }  // namespace quipu::testing
