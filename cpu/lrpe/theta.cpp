@@ -129,7 +129,7 @@ void theta(View x, View d_o, Grad d_theta, View angles, const RowTransform& tran
 }  // namespace on_cpu
 
 void register_cpu_lrpe_theta() {
-  lrpe_theta_kernel.provide(DeviceKind::cpu, on_cpu::theta);
+  lrpe_theta_kernel.provide(Variant::cpu, on_cpu::theta);
 }
 
 }  // namespace quipu::detail

@@ -11,6 +11,7 @@ namespace quipu::detail::reference {
 using Vector = Eigen::VectorXd;
 using Row = Eigen::RowVectorXd;
 using MatrixRef = Eigen::Ref<const Matrix>;
+inline constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
 /// o = softmax(scores) v; largest + log_sum is the log-sum-exp of the scores.
 struct Attended {
@@ -20,10 +21,9 @@ struct Attended {
 
 /// scores (m), v (m, e). Where nothing attends, o is 0.
 inline Attended attend(const Vector& scores, const MatrixRef& v) {
-  constexpr double nothing = -std::numeric_limits<double>::infinity();
-  if (scores.size() == 0) return {Row::Zero(v.cols()), nothing, 0};
+  if (scores.size() == 0) return {Row::Zero(v.cols()), minus_infinity, 0};
   double largest = scores.maxCoeff<Eigen::PropagateNaN>();
-  if (largest == nothing) largest = 0;  // -infinity less itself would not be a number
+  if (largest == minus_infinity) largest = 0;  // -infinity less itself would not be a number
   const Vector weights = exp_of(scores.array() - largest);
   return {weights.transpose() * v / weights.sum(), largest, std::log(weights.sum())};
 }

@@ -19,7 +19,7 @@ Matrix channels_of(const View& view, const View& x, double otherwise) {
 
 void norm_forward(View x, View weight, View bias, View o, View mean, View inverse, bool centered,
                   double eps) {
-  Values in = read(x), out(x.shape);
+  Values in = read(x), out(x.shape), terms(x.shape);
   const std::int64_t groups = x.size(1), rows = x.size(0) * groups;
   const auto length = static_cast<double>(x.size(2) * x.size(3));
   const Matrix w = channels_of(weight, x, 1), b = channels_of(bias, x, 0);
@@ -32,15 +32,17 @@ void norm_forward(View x, View weight, View bias, View o, View mean, View invers
     const auto b_of_channel = b.row(r % groups).transpose().array();
     out.matrix(r) =
         (((row - means[r]) * inverses[r]).colwise() * w_of_channel).colwise() + b_of_channel;
+    terms.matrix(r) =
+        ((row.abs() + std::abs(means[r])) * inverses[r]).colwise() * w_of_channel.abs();
   }
-  store(o, out);
+  store(Target::write_to(o), out, terms.flat);
   store(mean, means);
   store(inverse, inverses);
 }
 
 void norm_backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, Grad d_weight,
                    Grad d_bias, View) {
-  Values in = read(x), up = read(d_o), d_in(x.shape);
+  Values in = read(x), up = read(d_o), d_in(x.shape), terms(x.shape);
   const std::int64_t groups = x.size(1), rows = x.size(0) * groups;
   const auto length = static_cast<double>(x.size(2) * x.size(3));
   const Matrix w = channels_of(weight, x, 1);
@@ -57,8 +59,10 @@ void norm_backward(View x, View weight, View d_o, View mean, View inverse, Grad 
     const double mean_of_u = mean.defined ? u.sum() / length : 0;
     const double mean_of_product = u.cwiseProduct(x_hat).sum() / length;
     d_in.matrix(r) = inverses[r] * (u.array() - mean_of_u - x_hat.array() * mean_of_product);
+    terms.matrix(r) = inverses[r] * (u.array().abs() + std::abs(mean_of_u) +
+                                     x_hat.array().abs() * std::abs(mean_of_product));
   }
-  store(d_x, d_in);
+  store(d_x, d_in, terms.flat);
   store(d_weight, d_w);
   store(d_bias, d_b);
 }

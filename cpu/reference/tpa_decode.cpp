@@ -74,7 +74,8 @@ void tpa_decode_forward(const TpaInputs& in, View o, const LogSums& sums, View) 
       const Vector scores =
           in.score_scale * k.products(first, lengths[b], h) * q.row(h).transpose();
       const Attended a = attend(scores, in.value_scale * v.products(first, lengths[b], h));
-      out.matrix(b).row(h) = a.o;
+      // Scores that are all -infinity are as if nothing attends.
+      if (a.log_sum != minus_infinity) out.matrix(b).row(h) = a.o;
       largest[b * heads + h] = a.largest;
       log_sum[b * heads + h] = a.log_sum;
     }

@@ -181,7 +181,7 @@ void theta(View x, View d_o, Grad d_theta, View table, const RowTransform& trans
 }  // namespace on_cuda
 
 void register_cuda_lrpe_theta() {
-  lrpe_theta_kernel.provide(DeviceKind::cuda, on_cuda::theta);
+  lrpe_theta_kernel.provide(Variant::cuda, on_cuda::theta);
 }
 
 }  // namespace quipu::detail

@@ -73,6 +73,6 @@ inline constinit Query<std::int64_t(LrpeKind, const Shape&)> lrpe_theta_workspac
 /// `sums` is lrpe_theta_workspace.
 inline constinit Kernel<void(View x, View d_o, Grad d_theta, View angles, const RowTransform&,
                              View sums)>
-    lrpe_theta_kernel{"lrpe_theta"};
+    lrpe_theta_kernel{"lrpe_theta", "x d_o d_theta angles transform sums*"};
 
 }  // namespace quipu::detail

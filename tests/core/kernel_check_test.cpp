@@ -206,6 +206,9 @@ TEST_CASE_FIXTURE(EachDevice, "kernel check: names the first wrong call, the fus
                               [=](In in) { return lrpe_rotate(in[0], theta, {.act = Act::silu}); });
   expect_found<lrpe_forward_kernel>(device, "o", rotate);
   expect_found<lrpe_backward_kernel>(device, "d_x", rotate);
+  const auto learned =
+      trained(device, {{2, 7, 2, 8}, {2, 4}}, [](In in) { return lrpe_rotate(in[0], in[1]); });
+  expect_found<lrpe_theta_kernel>(device, "d_theta", learned);
   const auto gated = trained(device, {{1, 2, 9, 8}, {1, 2, 11, 8}, {1, 2, 11, 5}, {1, 2, 9, 5}},
                              [](In in) { return flao(in[0], in[1], in[2], in[3]); });
   expect_found<flao_forward_kernel>(device, "o", gated);

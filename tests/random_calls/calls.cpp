@@ -187,8 +187,9 @@ Tensors products(Draw& d) {
   for (int batch = static_cast<int>(d.below(3)); batch > 0; --batch) {
     const std::int64_t size = 1 + d.below(3);
     a.insert(0, d.chance(3) ? 1 : size);
-    if (!d.chance(3)) b.insert(0, d.chance(3) ? 1 : a[0] == 1 ? size : a[0]);
+    b.insert(0, d.chance(3) ? 1 : size);
   }
+  while (b.size() > 2 && d.chance(3)) b.erase(0);
   return {matmul(d.tensor(a, dtype), d.tensor(b, dtype))};
 }
 
@@ -314,10 +315,10 @@ Tensors encodings(Draw& d) {
   if (kind == Act::softmax) options.dim = sequence ? 1 : -1;
   const std::int64_t heads = d.chance(3) ? 1 : h;
   const auto theta = [&](std::int64_t angles) {
-    return d.tensor({heads, d.chance(4) ? 1 : angles}, angle).detach();
+    return d.tensor({heads, d.chance(4) ? 1 : angles}, angle);
   };
   const auto columns = [&](std::int64_t angles) {
-    return d.tensor({heads, angles + d.below(2)}, angle).detach();
+    return d.tensor({heads, angles + d.below(2)}, angle);
   };
   const Tensor x = d.tensor({b, n, h, features}, dtype);
   switch (d.below(3)) {
@@ -356,7 +357,7 @@ Tensors linear_attention(Draw& d) {
   options.keep = d.one_of({FlaoKeep::nothing, FlaoKeep::kv, FlaoKeep::kv_and_qkv});
   if (options.lrpe != FlaoLrpe::none) {
     const std::int64_t angles = options.lrpe == FlaoLrpe::rotate ? width / 2 : width;
-    options.theta = d.tensor({d.chance(2) ? 1 : h, angles}, dtype == f64 ? f64 : f32).detach();
+    options.theta = d.tensor({d.chance(2) ? 1 : h, angles}, dtype == f64 ? f64 : f32);
     options.offset = d.one_of<std::int64_t>({0, 5});
   }
   return {flao(d.tensor({b, h, n, width}, dtype), d.tensor({b, h, m, width}, dtype),
