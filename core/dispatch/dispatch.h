@@ -34,6 +34,7 @@ constexpr Variant fast_variant(DeviceKind kind) {
 /// How near the results of all variants are to each other.
 enum class Agreement : std::uint8_t {
   rounded,  // as near as rounding lets them be
+  typed,    // the same, where the types of the operands decide what is computed
   equal,    // they are equal: nothing is rounded, or one exact number once
   drawn,    // chosen numbers: equal, unless rounding decides between two
 };

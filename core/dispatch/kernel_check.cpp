@@ -2,7 +2,7 @@
 // round here: floating operands are copied to f64. Allowed is one rounding of the result, and as
 // much as the result moves when the operands move by rounding: the reference runs again on operands
 // that are randomly off by a small relative amplitude, one way and the other, as in Monte Carlo
-// arithmetic (Denis et al. 2016, arXiv:1509.01347). The amplitude is 4 sqrt(n) epsilon of the type
+// arithmetic (Denis et al. 2016, arXiv:1509.01347). The amplitude is 8 sqrt(n) epsilon of the type
 // that kernels compute in, n being the largest size of an operand: what a sum of n terms in any
 // order gathers. With bf16 and f16 it is at least half their epsilon: a kernel
 // may round a factor to them once before the last product. A result whose formula subtracts what is
@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <unordered_map>
 #include <utility>
 
 #include "quipu/core/context.h"
@@ -41,10 +42,23 @@ KernelMode mode_of_environment() {
   return answer.empty() || answer == "0" ? KernelMode::fast : KernelMode::checked;
 }
 
-/// What note_term_sizes said of views, while a check listens.
+/// What note_term_sizes said of a view, while a check listens.
 struct TermSizes {
-  const void* data;
+  View view;
   std::vector<double> sizes;
+
+  /// In the order of another view of the same elements.
+  std::vector<double> in_order_of(const View& other) const {
+    std::unordered_map<std::int64_t, double> by_offset;
+    for_each_element(view.shape, view.strides, [&](std::int64_t i, std::int64_t offset) {
+      by_offset[offset] = sizes[static_cast<std::size_t>(i)];
+    });
+    std::vector<double> ordered;
+    for_each_element(other.shape, other.strides, [&](std::int64_t, std::int64_t offset) {
+      ordered.push_back(by_offset[offset]);
+    });
+    return ordered;
+  }
 };
 constinit thread_local std::vector<TermSizes>* listening = nullptr;
 class Listener {
@@ -102,7 +116,7 @@ double amplitude_of(const std::vector<KernelOperand>& operands) {
     compute = std::max(compute, epsilon_of(compute_type(o.view->dtype)));
     if (is_reduced(o.view->dtype)) reduced = std::max(reduced, epsilon_of(o.view->dtype));
   }
-  return std::max(4 * std::sqrt(static_cast<double>(longest)) * compute, reduced / 2);
+  return std::max(8 * std::sqrt(static_cast<double>(longest)) * compute, reduced / 2);
 }
 
 /// Largest finite number and half the distance of the smallest ones.
@@ -181,7 +195,7 @@ class Comparison {
     for (const KernelOperand& o : call->operands) {
       values.push_back(values_of(o));
       for (TermSizes& t : terms) {
-        if (t.data == o.view->data) values.back().terms = t.sizes;
+        if (t.view.data == o.view->data) values.back().terms = t.in_order_of(*o.view);
       }
     }
     return values;
@@ -270,7 +284,7 @@ KernelMode resolved_kernel_mode() {
 }
 
 void note_term_sizes(const View& result, std::vector<double> sizes) {
-  if (listening != nullptr) listening->push_back({result.data, std::move(sizes)});
+  if (listening != nullptr) listening->push_back({result, std::move(sizes)});
 }
 
 void run_on_host(const RepeatCall& repeat) {

@@ -28,7 +28,7 @@ inline constinit Kernel<void(View o, PhiloxState, std::int64_t low, std::int64_t
 inline constinit Kernel<void(View o, PhiloxState)> random_uniform_kernel{
     "random_uniform", "o state", Agreement::equal};
 inline constinit Kernel<void(View o, PhiloxState)> random_normal_kernel{"random_normal", "o state",
-                                                                        Agreement::drawn};
+                                                                        Agreement::typed};
 /// o[i] = start + step * i, 1-d.
 inline constinit Kernel<void(View o, double start, double step)> ramp_kernel{"ramp", "o start step",
                                                                              Agreement::equal};

@@ -17,7 +17,7 @@ class Input {
  public:
   /// x may be undefined where its values are not asked for, theta where no encoding is.
   Input(const View& x, const RowTransform& transform, const Shape& shape)
-      : transform_(transform), heads_(shape[1]), x_(read(x)) {
+      : transform_(transform), heads_(shape[1]), x_(read(x)), terms_(shape) {
     if (transform.theta.defined) angles_ = find_angles(transform, heads_, shape[2], shape[3]);
   }
 
@@ -28,8 +28,12 @@ class Input {
   /// d_x from d_x~.
   Matrix transformed_back(std::int64_t i, const Matrix& d) {
     const Matrix d_y = encoded_back(d, angles(i), transform_.kind);
-    return transform_.act == Act::none ? d_y : activated_back(x_.matrix(i), d_y, transform_);
+    if (transform_.act == Act::none) return d_y;
+    terms_.matrix(i) = terms_of_activated_back(x_.matrix(i), d_y, transform_);
+    return activated_back(x_.matrix(i), d_y, transform_);
   }
+  /// How large the terms of d_x were.
+  const Array& terms() const { return terms_.flat; }
 
  private:
   Matrix angles(std::int64_t i) {
@@ -37,7 +41,7 @@ class Input {
   }
   const RowTransform& transform_;
   std::int64_t heads_;
-  Values x_, angles_;
+  Values x_, angles_, terms_;
 };
 
 void flao_forward(View q, View k, View v, View g, View kv, View qkv, View o, View,
@@ -84,7 +88,8 @@ void flao_backward(View d_o, const FlaoSaved& saved, View, const FlaoGrads& d, V
     if (d.k.wanted()) d_k.matrix(i) = k.transformed_back(i, v.transformed(i) * d_kv.transpose());
     if (d.v.wanted()) d_v.matrix(i) = v.transformed_back(i, k.transformed(i) * d_kv);
   }
-  store(d.q, d_q), store(d.k, d_k), store(d.v, d_v), store(d.g, d_g);
+  store(d.q, d_q, q.terms()), store(d.k, d_k, k.terms());
+  store(d.v, d_v, v.terms()), store(d.g, d_g, g.terms());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ namespace reference {
 namespace {
 
 void lrpe_forward(View x, View o, View angles, const RowTransform& transform, View) {
+  if (x.numel() == 0) return;
   const std::int64_t heads = x.size(1);
   Values in = read(x), out(o.shape), found = find_angles(transform, heads, x.size(2), x.size(3));
   for (std::int64_t i = 0; i < x.size(0) * heads; ++i) {
@@ -21,13 +22,14 @@ void lrpe_forward(View x, View o, View angles, const RowTransform& transform, Vi
 void lrpe_backward(View x, View d_o, Grad d_x, View angles, const RowTransform& transform, View) {
   const Shape& shape = d_x.view.shape;
   const std::int64_t heads = shape[1];
-  Values in = read(x), up = read(d_o), d_in(shape);
+  Values in = read(x), up = read(d_o), d_in(shape), terms(shape);
   Values found = angles.defined ? read(angles) : find_angles(transform, heads, shape[2], shape[3]);
   for (std::int64_t i = 0; i < shape[0] * heads; ++i) {
     const Matrix d_y = encoded_back(up.matrix(i), found.matrix(i % heads), transform.kind);
     d_in.matrix(i) = x.defined ? activated_back(in.matrix(i), d_y, transform) : d_y;
+    if (x.defined) terms.matrix(i) = terms_of_activated_back(in.matrix(i), d_y, transform);
   }
-  store(d_x, d_in);
+  store(d_x, d_in, terms.flat);
 }
 
 void lrpe_theta(View x, View d_o, Grad d_theta, View angles, const RowTransform& transform, View) {

@@ -13,6 +13,7 @@ namespace {
 
 /// One number a channel, (groups, channels); the same one for all where there are none.
 Matrix channels_of(const View& view, const View& x, double otherwise) {
+  if (x.size(0) == 0) return {};  // nobody asks, and there may be very many
   if (!view.defined) return Matrix::Constant(x.size(1), x.size(2), otherwise);
   return read(view).matrix(0);
 }
@@ -48,7 +49,8 @@ void norm_backward(View x, View weight, View d_o, View mean, View inverse, Grad 
   const Matrix w = channels_of(weight, x, 1);
   const Array means = mean.defined ? read(mean).flat : Array::Zero(rows);
   const Array inverses = read(inverse).flat;
-  Values d_w(Shape{groups, x.size(2)}), d_b(d_w.shape);
+  const bool of_channels = d_weight.wanted() || d_bias.wanted() || rows > 0;
+  Values d_w(of_channels ? Shape{groups, x.size(2)} : Shape{0}), d_b(d_w.shape);
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto d_row = up.matrix(r).array();  // (channels, inner)
     const Matrix x_hat = (in.matrix(r).array() - means[r]) * inverses[r];

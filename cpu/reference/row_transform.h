@@ -32,6 +32,11 @@ inline Matrix softmax_of_rows_back(const Matrix& y, const Matrix& d_y) {
   const Eigen::VectorXd mean = y.cwiseProduct(d_y).rowwise().sum();
   return y.cwiseProduct(d_y.colwise() - mean);
 }
+/// How large the terms are that are subtracted there.
+inline Matrix terms_of_softmax_back(const Matrix& y, const Matrix& d_y) {
+  const Eigen::VectorXd mean = y.cwiseProduct(d_y).rowwise().sum();
+  return y.cwiseProduct(d_y.cwiseAbs().colwise() + mean.cwiseAbs());
+}
 
 /// y = act(x)
 inline Matrix activated(const Matrix& x, const RowTransform& transform) {
@@ -61,6 +66,15 @@ inline Matrix activated_back(const Matrix& x, const Matrix& d_y, const RowTransf
     }
     default: return d_y;
   }
+}
+
+/// How large the terms are that d_x is summed from, where they may be larger than it.
+inline Matrix terms_of_activated_back(const Matrix& x, const Matrix& d_y,
+                                      const RowTransform& transform) {
+  if (transform.act != Act::softmax) return Matrix::Zero(x.rows(), x.cols());
+  const Matrix y = activated(x, transform);
+  if (!transform.over_sequence) return terms_of_softmax_back(y, d_y);
+  return terms_of_softmax_back(y.transpose(), d_y.transpose()).transpose();
 }
 
 /// Where a token, not one of those before the grid, is along the axis of angle j; each axis has

@@ -24,13 +24,13 @@ inline constinit Kernel<void(View targets, View scale, std::int64_t classes, Cro
 /// lse = log-sum-exp of each row, losses = its loss, 0 where it is ignored. Either may be
 /// undefined.
 inline constinit Kernel<void(View logits, View targets, View lse, View losses, CrossEntropyTargets)>
-    cross_entropy_rows_kernel{"cross_entropy_rows", "logits targets lse losses options"};
+    cross_entropy_rows_kernel{"cross_entropy_rows", "logits targets lse+ losses options"};
 /// d_logits (=|+=) d_o scale (softmax - smoothed target), 0 in rows that are ignored. d_o has no
 /// dimensions or those of the targets; an undefined scale is 1. d_logits may be the logits
 /// themselves.
 inline constinit Kernel<void(View logits, View targets, View lse, View scale, View d_o,
                              Grad d_logits, CrossEntropyTargets)>
     cross_entropy_gradient_kernel{"cross_entropy_gradient",
-                                  "logits targets lse scale d_o d_logits options"};
+                                  "logits targets lse+ scale d_o d_logits options"};
 
 }  // namespace quipu::detail

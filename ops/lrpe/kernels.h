@@ -55,7 +55,8 @@ inline constinit Query<std::int64_t(const RowTransform&, const Shape&, bool back
     lrpe_workspace{"lrpe_workspace"};
 
 /// x (b, h, t, d) -> o (b, h, t, d or 2d), any strides. `angles` (h, t, angles of a row),
-/// contiguous in the compute type, is filled if it is defined. `space` is lrpe_workspace, if any.
+/// contiguous in the compute type, is filled if it is defined and x has elements. `space` is
+/// lrpe_workspace, if any.
 inline constinit Kernel<void(View x, View o, View angles, const RowTransform&, View space)>
     lrpe_forward_kernel{"lrpe_forward", "x o angles transform space*"};
 /// d_x (=|+=) gradient. x is undefined where the activation does not need it; `angles` is read

@@ -76,14 +76,14 @@ struct Operands {
 /// o = f(operands) or o += f(operands), rounded once to the type of o. View operands broadcast to
 /// the shape of o.
 inline constinit Kernel<void(Target o, Pointwise f, const Operands& in)> pointwise_kernel{
-    "pointwise", "o function operands"};
+    "pointwise", "o function operands", Agreement::typed};
 
 /// o (=|+=) scale * sum of f(operands), one that is summed in the table, over `over`, which is the
 /// operands' broadcast shape; o broadcasts to it, and the dimensions that o lacks or has with size
 /// 1 are summed. Sums are f64 inside, whole numbers i64.
 inline constinit Kernel<void(Target o, Pointwise f, const Operands& in, const Shape& over,
                              double scale)>
-    pointwise_sum_kernel{"pointwise_sum", "o function operands over scale"};
+    pointwise_sum_kernel{"pointwise_sum", "o function operands over scale", Agreement::typed};
 
 // ---- for back ends ----
 

@@ -42,7 +42,7 @@ Tensors binary(Draw& d) {
     case 3: return {a / b};
     case 4: return {pow(abs(a), b)};
     case 5: return {maximum(a, b), minimum(a, b)};
-    case 6: return {where(a > b, a, b)};
+    case 6: return {where(a > b, a, b.to(a.dtype()))};
     case 7: return {clamp(a, -0.5, 0.75)};
     default: {
       const Tensor c = d.tensor(first, dtype), target = d.tensor(first, dtype);
@@ -74,7 +74,7 @@ Tensors whole_numbers(Draw& d) {
     case 1: return {a - b};
     case 2: return {maximum(a, b)};
     case 3: return {eq(a, 3), le(a, b), logical_and(a, b)};
-    case 4: return {sum(a), cumsum(a, d.dim_of(a.shape()))};
+    case 4: return {sum(a), a.dim() == 0 ? a + 1 : cumsum(a, d.dim_of(a.shape()))};
     default: return {a.to(d.floating()), a.to(d.one_of({i64, i32, u8, boolean}))};
   }
 }
