@@ -64,6 +64,13 @@ struct Operator {
   std::vector<Tensor> (*call)(Draw&);
 };
 const std::vector<Operator>& operators();
+// Those of the fused families.
+std::vector<Tensor> activations(Draw& d);
+std::vector<Tensor> gates(Draw& d);
+std::vector<Tensor> encodings(Draw& d);
+std::vector<Tensor> linear_attention(Draw& d);
+std::vector<Tensor> softmax_attention(Draw& d);
+std::vector<Tensor> factored_attention(Draw& d);
 
 /// Draws an operator and calls it, forward and twice backward, under KernelCheck. The name of the
 /// operator; throws an Error that begins with the seed where a kernel is wrong.
