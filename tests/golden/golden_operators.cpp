@@ -29,9 +29,10 @@ std::function<Sizes(const std::vector<Tensor>&, const Tensor&)> sized(const Size
 Task act_task(Args& args) {
   const Act kind = args.act("act");
   const auto dim = args.find<int>("dim");
-  return {{{"", [=](const auto& in) { return act(given(in, 0), kind, dim); }}},
-          accuracy_of_act(kind, dim),
-          sized({LrpeKind::none, kind, dim})};
+  return {
+      {{"", [=](const auto& in) { return act(given(in, 0), kind, dim); }, kind == Act::softmax}},
+      accuracy_of_act(kind, dim),
+      sized({LrpeKind::none, kind, dim})};
 }
 
 template <Tensor (*operation)(const Tensor&, const Tensor&, const LrpeOptions&), LrpeKind kind>
@@ -92,12 +93,14 @@ Task flao_task(Args& args) {
   const char* names[] = {"", " with kv kept", " with kv and qkv kept"};
   for (const FlaoKeep keep : {FlaoKeep::nothing, FlaoKeep::kv, FlaoKeep::kv_and_qkv}) {
     options.keep = keep;
-    task.variants.push_back({names[static_cast<int>(keep)], [=](const auto& in) {
+    task.variants.push_back({names[static_cast<int>(keep)],
+                             [=](const auto& in) {
                                FlaoOptions with_theta = options;
                                if (in.size() > 4) with_theta.theta = given(in, 4);
                                return flao(given(in, 0), given(in, 1), given(in, 2), given(in, 3),
                                            with_theta);
-                             }});
+                             },
+                             keep == FlaoKeep::kv_and_qkv});
   }
   return task;
 }

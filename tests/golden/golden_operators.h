@@ -43,6 +43,7 @@ class GoldenArgs {
 struct GoldenVariant {
   std::string name;
   std::function<Tensor(const std::vector<Tensor>& in)> f;
+  bool keeps_rounded = false;  // backward reads a result that was rounded to bf16 or f16
 };
 
 /// What a case asks for.
