@@ -60,7 +60,7 @@ std::vector<std::string> split(const std::string& text, char at) {
 /// `op/variant/pass/dtype/n:256/cpu`, the variant perhaps missing; false for other benchmarks.
 bool parse(const std::string& name, Case& found) {
   const std::vector<std::string> parts = split(name, '/');
-  if (parts.back().starts_with("reference")) return false;
+  if (std::find(parts.begin(), parts.end(), "reference") != parts.end()) return false;
   for (std::size_t i = 1; i + 2 < parts.size(); ++i) {
     if (parts[i] != "fwd" && parts[i] != "bwd") continue;
     if (parts[i + 2].rfind("n:", 0) != 0) return false;
