@@ -79,9 +79,9 @@ class Place {
   alignas(64) T buffer_[tile];
 };
 
-/// change(p, g, first, second) on elements [begin, end) of one parameter; `States` of the last two
+/// change(p, g, first, second) on elements [begin, end) of one parameter; `states` of the last two
 /// exist.
-template <class T, int States, class Change>
+template <class T, int states, class Change>
 void update_part(const UpdateItem& item, std::int64_t begin, std::int64_t end, T scale,
                  Change change) {
   const View& target = item.master.defined ? item.master : item.parameter;
@@ -91,17 +91,17 @@ void update_part(const UpdateItem& item, std::int64_t begin, std::int64_t end, T
     T* p = p_place.open(target, at[0], stride[0], n);
     const T* g = read_row<T>(g_tile, item.gradient, at[1], stride[1], n);
     T *first = nullptr, *second = nullptr;
-    if constexpr (States > 0) first = first_place.open(item.first, at[2], stride[2], n);
-    if constexpr (States > 1) second = second_place.open(item.second, at[3], stride[3], n);
+    if constexpr (states > 0) first = first_place.open(item.first, at[2], stride[2], n);
+    if constexpr (states > 1) second = second_place.open(item.second, at[3], stride[3], n);
     QUIPU_VECTORIZE
     for (std::int64_t i = 0; i < n; ++i) {
-      if constexpr (States == 0) change(p[i], g[i] * scale);
-      if constexpr (States == 1) change(p[i], g[i] * scale, first[i]);
-      if constexpr (States == 2) change(p[i], g[i] * scale, first[i], second[i]);
+      if constexpr (states == 0) change(p[i], g[i] * scale);
+      if constexpr (states == 1) change(p[i], g[i] * scale, first[i]);
+      if constexpr (states == 2) change(p[i], g[i] * scale, first[i], second[i]);
     }
     p_place.close();
-    if constexpr (States > 0) first_place.close();
-    if constexpr (States > 1) second_place.close();
+    if constexpr (states > 0) first_place.close();
+    if constexpr (states > 1) second_place.close();
     if (!item.master.defined) return;
     store_run(on_cpu::at(item.parameter, at[4]), item.parameter.dtype, stride[4], p, n);
   };
@@ -116,7 +116,7 @@ double number_in(const View& v) {
 }
 
 /// make(T(), item) gives the change of one element; T is the type that the item is computed in.
-template <int States, class Make>
+template <int states, class Make>
 void update_all(const UpdateList& list, Make make) {
   if (list.skip.defined && *list.skip.as<bool>()) return;
   const double scale = list.scale.defined ? number_in(list.scale) : 1.0;
@@ -129,7 +129,7 @@ void update_all(const UpdateList& list, Make make) {
     for_each_item(
         list.items, begin, end, [&](const UpdateItem& item, std::int64_t first, std::int64_t last) {
           const auto run = [&]<class T>(T zero) {
-            update_part<T, States>(item, first, last, static_cast<T>(scale), make(zero, item));
+            update_part<T, states>(item, first, last, static_cast<T>(scale), make(zero, item));
           };
           item.parameter.dtype == f64 ? run(0.0) : run(0.0f);
         });
@@ -141,7 +141,7 @@ void update_all(const UpdateList& list, Make make) {
 
 void sgd(const UpdateList& list, const SgdOptions& o) {
   const bool coupled = !o.decoupled;
-  const auto run = [&]<bool Nesterov>(std::bool_constant<Nesterov>) {
+  const auto run = [&]<bool ahead>(std::bool_constant<ahead>) {
     update_all<1>(list, [&]<class T>(T, const UpdateItem&) {
       const T lr = static_cast<T>(o.lr), mu = static_cast<T>(o.momentum);
       const T into = static_cast<T>(coupled ? o.weight_decay : 0);
@@ -149,7 +149,7 @@ void sgd(const UpdateList& list, const SgdOptions& o) {
       return [=](T& p, T g, T& first) {
         g += into * p;
         first = mu * first + g;
-        p -= decay * p + lr * (Nesterov ? g + mu * first : first);
+        p -= decay * p + lr * (ahead ? g + mu * first : first);
       };
     });
   };
