@@ -13,13 +13,17 @@ std::string quoted_name(std::string_view name) {
   return name.size() > longest ? text + "..." : text;
 }
 
-std::string index_text(std::int64_t position, const Shape& shape) {
-  Dims index = Dims::filled(shape.size(), 0);
+Dims index_of(std::int64_t position, const Shape& shape) {
+  Dims index = shape;
   for (int d = shape.size() - 1; d >= 0; --d) {
     index[d] = position % shape[d];
     position /= shape[d];
   }
-  return index_text(index);
+  return index;
+}
+
+std::string index_text(std::int64_t position, const Shape& shape) {
+  return index_text(index_of(position, shape));
 }
 
 std::string index_text(const Dims& index) {

@@ -11,6 +11,7 @@
 
 #include "quipu/core/dispatch/dispatch.h"
 #include "quipu/core/dispatch/elements.h"
+#include "quipu/core/text.h"
 
 namespace quipu::detail::reference {
 
@@ -158,16 +159,6 @@ Numbers<T> summed_to(const Shape& kept, const Numbers<T>& values, const Shape& o
     sums[place] = plus(sums[place], static_cast<Wide>(values[i]));
   });
   return sums.template cast<T>();
-}
-
-/// The index of a row-major position, for messages.
-inline Dims index_of(std::int64_t position, const Shape& shape) {
-  Dims index = shape;
-  for (int d = shape.size() - 1; d >= 0; --d) {
-    index[d] = position % shape[d];
-    position /= shape[d];
-  }
-  return index;
 }
 
 /// A view that repeats its elements over a shape.
