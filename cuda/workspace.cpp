@@ -54,12 +54,14 @@ std::int64_t flao_backward(const FlaoSizes& s, const FlaoTransforms& transforms,
   return flao_sum_space(s, over_queries, over_keys) + flao_columns(s, transforms);
 }
 
-/// As much as several parts of the sums of a small result take: that is how cuBLAS splits long
-/// sums.
+/// As much as 32 parts of the sums of a small result take: that is how cuBLAS splits long sums. No
+/// less than without which some of its routines fail, and no more than it recommends for any card
+/// (32 MiB from sm_90 on).
 std::int64_t matmul(std::int64_t m, std::int64_t n) {
-  constexpr std::int64_t most = std::int64_t{4} << 20, parts = 32, element = 4;
+  constexpr std::int64_t least = std::int64_t{16} << 10, most = std::int64_t{32} << 20;
+  constexpr std::int64_t of_element = 32 * 4;
   if (m <= 0 || n <= 0) return 0;
-  return m > most / n ? most : std::min(most, m * n * parts * element);
+  return m > most / n ? most : std::clamp(m * n * of_element, least, most);
 }
 /// cuBLAS has no results wider than f32 from narrower operands, and rounds each of several products
 /// that are summed.

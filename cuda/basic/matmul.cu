@@ -1,8 +1,8 @@
 // Matrix products by cuBLAS. Its matrices are column-major, ours row-major, so it computes o^T =
 // b^T a^T and nothing is copied. One call multiplies a whole batch along one dimension; further
 // batch dimensions, and products that are summed, are further calls in a fixed order. Sums are f32
-// (f64 for f64) without TF32, rounded once at the end. Bound by the arithmetic of the device, small
-// ones by the launch.
+// (f64 for f64), rounded once at the end, and without TF32 unless allow_tf32() was called. Bound by
+// the arithmetic of the device, small ones by the launch.
 #include <limits>
 #include <utility>
 
@@ -11,6 +11,7 @@
 #include "quipu/cuda/runtime/blas.h"
 #include "quipu/cuda/tile/geometry.h"
 #include "quipu/ops/matmul/kernels.h"
+#include "quipu/ops/matmul/matmul.h"
 
 namespace quipu::detail {
 namespace on_cuda {
@@ -95,6 +96,14 @@ void for_each_position(const Layout<3>& layout, F f) {
   }
 }
 
+cublasComputeType_t compute_type_for(DType dtype) {
+  if (dtype == DType::f64) return CUBLAS_COMPUTE_64F;
+  return dtype == DType::f32 && tf32_allowed() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+/// Products of one call: they lie along a dimension of the grid that has no more blocks.
+constexpr std::int64_t largest_batch = 65535;
+
 /// o[...] (=|+=) a[...] b[...] for a batch along one dimension.
 void multiply(cublasHandle_t handle, const Side& a, const Side& b, const Side& o, bool add,
               const std::array<std::int64_t, 3>& at, std::int64_t batch,
@@ -105,13 +114,13 @@ void multiply(cublasHandle_t handle, const Side& a, const Side& b, const Side& o
   const void* alpha = wide ? static_cast<const void*>(&one) : &one_f32;
   const void* beta = wide ? static_cast<const void*>(&old) : &old_f32;
   const int last = o.view.dim() - 1;
-  check_blas(cublasGemmStridedBatchedEx(
-                 handle, b.op(), a.op(), as_int(o.view.size(last)), as_int(o.view.size(last - 1)),
-                 as_int(a.view.size(last)), alpha, address(b.view, at[2]), b.type, b.ld, stride[2],
-                 address(a.view, at[1]), a.type, a.ld, stride[1], beta, address(o.view, at[0]),
-                 o.type, o.ld, stride[0], as_int(batch),
-                 wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-             "cublasGemmStridedBatchedEx");
+  check_blas(
+      cublasGemmStridedBatchedEx(
+          handle, b.op(), a.op(), as_int(o.view.size(last)), as_int(o.view.size(last - 1)),
+          as_int(a.view.size(last)), alpha, address(b.view, at[2]), b.type, b.ld, stride[2],
+          address(a.view, at[1]), a.type, a.ld, stride[1], beta, address(o.view, at[0]), o.type,
+          o.ld, stride[0], as_int(batch), compute_type_for(a.view.dtype), CUBLAS_GEMM_DEFAULT),
+      "cublasGemmStridedBatchedEx");
 }
 
 void matmul(View a, View b, Target o, View workspace) {
@@ -140,7 +149,10 @@ void matmul(View a, View b, Target o, View workspace) {
     bool add = o.add;
     for_each_position(batches.summed, [&](std::array<std::int64_t, 3> at) {
       for (std::size_t v = 0; v < 3; ++v) at[v] += start[v];
-      multiply(blas, left, right, out, add, at, batch, stride);
+      for (std::int64_t done = 0; done < batch; done += largest_batch) {
+        multiply(blas, left, right, out, add, at, std::min(batch - done, largest_batch), stride);
+        for (std::size_t v = 0; v < 3; ++v) at[v] += largest_batch * stride[v];
+      }
       add = true;
     });
   });

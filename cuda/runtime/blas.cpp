@@ -36,6 +36,10 @@ Blas::Blas(const Queue& queue, const View& workspace) : lock_(slot_of(queue).mut
     cublasHandle_t handle = nullptr;
     check_blas(cublasCreate(&handle), "cublasCreate");
     check_blas(cublasSetStream(handle, queue.stream), "cublasSetStream");
+    // Unless told, it may round the parts of a long sum to the type of the result.
+    constexpr auto math = static_cast<cublasMath_t>(
+        CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+    check_blas(cublasSetMathMode(handle, math), "cublasSetMathMode");
     slot.handle = handle;
   }
   handle_ = slot.handle;

@@ -1,5 +1,7 @@
 #include "quipu/ops/matmul/matmul.h"
 
+#include <atomic>
+
 #include "quipu/autograd/knot.h"
 #include "quipu/ops/checks.h"
 #include "quipu/ops/matmul/support.h"
@@ -8,6 +10,8 @@
 namespace quipu {
 using namespace detail;
 namespace {
+
+std::atomic<bool> tf32{false};
 
 struct MatmulRule {
   Saved a, b;
@@ -53,6 +57,14 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   fold_both(rows, out, b);
   multiply(rows, b, Target::write_to(out));
   return tie(o, {a, b}, MatmulRule{save_if(b.requires_grad(), a), save_if(a.requires_grad(), b)});
+}
+
+void allow_tf32(bool allowed) {
+  tf32 = allowed;
+}
+
+bool tf32_allowed() noexcept {
+  return tf32;
 }
 
 }  // namespace quipu

@@ -22,6 +22,7 @@ void check_products(cudaDataType type, cudaDataType type_c, cublasComputeType_t 
   const Buffer<T> da(a), db(b);
   cublasHandle_t handle = nullptr;
   REQUIRE(cublasCreate(&handle) == CUBLAS_STATUS_SUCCESS);
+  cublasSetMathMode(handle, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
   const Scalar alpha = 0.5, beta = 2;
   const auto value = [](auto x) { return double(static_cast<Scalar>(x)); };
   for (const bool across_a : {false, true}) {
@@ -109,14 +110,14 @@ TEST_CASE("emulator: two streams that share a workspace are reported") {
       emulator::settings().seed = seed;
       emulator::clear_reports();
       const Buffer<float> a(std::vector<float>(size * size)), c(size * size), d(size * size);
-      const Buffer<char> first(4096), second(4096);
+      const Buffer<char> first(16384), second(16384);
       cudaStream_t streams[2];
       cublasHandle_t handles[2];
       for (int i = 0; i < 2; ++i) {
         cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking);
         cublasCreate(&handles[i]);
         cublasSetStream(handles[i], streams[i]);
-        cublasSetWorkspace(handles[i], i == 0 || shared ? first.data() : second.data(), 4096);
+        cublasSetWorkspace(handles[i], i == 0 || shared ? first.data() : second.data(), 16384);
         square(handles[i], size, a.data(), a.data(), i == 0 ? c.data() : d.data());
       }
       const auto all = emulator::reports();
@@ -127,6 +128,55 @@ TEST_CASE("emulator: two streams that share a workspace are reported") {
       }
     }
   }
+}
+
+TEST_CASE("emulator: cuBLAS refuses what the library refuses") {
+  const Watched watched;
+  cublasHandle_t handle = nullptr;
+  cublasCreate(&handle);
+  const Buffer<float> a(std::vector<float>(65536)), c(65536);
+  const Buffer<char> workspace(16 << 10);
+  const auto status = [&](int count, std::size_t bytes) {
+    const float one = 1, zero = 0;
+    cublasSetWorkspace(handle, workspace.data(), bytes);
+    return cublasGemmStridedBatchedEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 1, &one, a.data(),
+                                      CUDA_R_32F, 1, 1, a.data(), CUDA_R_32F, 1, 1, &zero, c.data(),
+                                      CUDA_R_32F, 1, 1, count, CUBLAS_COMPUTE_32F,
+                                      CUBLAS_GEMM_DEFAULT);
+  };
+  CHECK(status(65535, 16 << 10) == CUBLAS_STATUS_SUCCESS);
+  CHECK(status(65536, 16 << 10) == CUBLAS_STATUS_EXECUTION_FAILED);
+  CHECK(status(1, (16 << 10) - 1) == CUBLAS_STATUS_ALLOC_FAILED);
+  CHECK(emulator::report_text() == "");
+  cublasDestroy(handle);
+}
+
+TEST_CASE("emulator: the math mode decides how products are rounded") {
+  const Watched watched;
+  cublasHandle_t handle = nullptr;
+  cublasCreate(&handle);
+  const std::vector<__nv_bfloat16> row{256.f, 1.f, 1.f, 0.f}, ones(4, __nv_bfloat16(1.f));
+  const Buffer<__nv_bfloat16> a(row), b(ones), c(1);
+  const auto sum = [&](int mode) {
+    const float one = 1, zero = 0;
+    cublasSetMathMode(handle, static_cast<cublasMath_t>(mode));
+    cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, 1, 1, 4, &one, a.data(), CUDA_R_16BF, 1,
+                 b.data(), CUDA_R_16BF, 4, &zero, c.data(), CUDA_R_16BF, 1, CUBLAS_COMPUTE_32F,
+                 CUBLAS_GEMM_DEFAULT);
+    return static_cast<float>(c.values()[0]);
+  };
+  CHECK(sum(CUBLAS_DEFAULT_MATH) == 256);
+  CHECK(sum(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION) == 258);
+  const float fine = 1 + 3.f / 2048;
+  const Buffer<float> x(std::vector<float>{fine}), y(std::vector<float>{1.f}), z(1);
+  const auto product = [&](cublasMath_t mode) {
+    cublasSetMathMode(handle, mode);
+    square(handle, 1, x.data(), y.data(), z.data());
+    return z.values()[0];
+  };
+  CHECK(product(CUBLAS_DEFAULT_MATH) == fine);
+  CHECK(product(CUBLAS_TF32_TENSOR_OP_MATH) == 1 + 2.f / 1024);
+  cublasDestroy(handle);
 }
 
 }  // namespace

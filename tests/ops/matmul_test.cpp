@@ -194,3 +194,57 @@ TEST_CASE_FIXTURE(EachDevice,
     }
   }
 }
+
+TEST_CASE_FIXTURE(EachDevice, "matmul: parts of a sum are not rounded on their way") {
+  // In bf16 and f16, big + 1 is big, and big + 2 is the next number.
+  for (const auto& [dtype, big] : {std::pair{bf16, 256.0}, {f16, 2048.0}}) {
+    const Tensor a = from({big, 1.0, 1.0, 0.0}, dtype, device).reshape({1, 4});
+    CHECK(matmul(a, ones({4, 1}, dtype, device)).item() == big + 2);
+    CHECK(matmul(a.expand({3, 1, 4}), ones({3, 4, 2}, dtype, device)).to_vector() ==
+          std::vector<double>(6, big + 2));
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "matmul: more products than one call of cuBLAS takes") {
+  const std::int64_t n = 65535 + 3;
+  const Tensor a = arange(0, 2 * n, 1, f32, device).reshape({n, 1, 2});
+  const Tensor b = ones({n, 2, 1}, f32, device).set_requires_grad();
+  Tape tape;
+  const Tensor o = matmul(a, b);
+  CHECK(same_bits(o.reshape({n}), sum(a, {1, 2})));
+  tape.backward(sum(o));
+  CHECK(same_bits(b.grad().reshape({n, 2}), a.reshape({n, 2})));
+}
+
+TEST_CASE_FIXTURE(EachDevice, "matmul: TF32 is for those who ask for it") {
+  // Halfway between two neighbours in TF32, which has 10 bits behind the point.
+  const double fine = 1 + std::ldexp(3, -11);
+  const Tensor a = full({4, 8}, fine, f32, device), b = ones({8, 2}, f32, device);
+  const auto product = [&] { return matmul(a, b).to_vector(); };
+  const std::vector<double> exact(8, 8 * fine), rounded(8, 8 * (1 + std::ldexp(2, -10)));
+  CHECK_FALSE(tf32_allowed());
+  CHECK(product() == exact);
+  allow_tf32(true);
+  CHECK(tf32_allowed());
+  if (is_emulated(device)) CHECK(product() == rounded);
+  if (device == cpu) CHECK(product() == exact);
+  CHECK(matmul(a.to(f64), b.to(f64)).to_vector() == exact);
+  allow_tf32(false);
+  CHECK(product() == exact);
+}
+
+TEST_CASE("matmul: cuBLAS gets the workspace that it asks for") {
+  const Device meta("meta:cuda");
+  const auto workspace = [&](std::int64_t m, std::int64_t n) {
+    const Tensor a = empty({m, 16}, f32, meta), b = empty({16, n}, f32, meta);
+    const PeakMemory peak(meta);
+    const Tensor o = matmul(a, b);
+    constexpr std::size_t block = 512;  // the allocator's
+    return peak.bytes_above() - (o.nbytes() + block - 1) / block * block;
+  };
+  CHECK(workspace(1, 1) == std::size_t{16} << 10);
+  CHECK(workspace(11, 11) == std::size_t{16} << 10);
+  CHECK(workspace(128, 128) == std::size_t{2} << 20);
+  CHECK(workspace(512, 512) == std::size_t{32} << 20);
+  CHECK(workspace(4096, 4096) == std::size_t{32} << 20);
+}

@@ -39,15 +39,16 @@ cublasStatus_t cublasCreate(cublasHandle_t* handle);
 cublasStatus_t cublasDestroy(cublasHandle_t handle);
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream);
 cublasStatus_t cublasGetStream(cublasHandle_t handle, cudaStream_t* stream);
-/// Two streams that share a workspace are reported.
+/// Two streams that share a workspace are reported. Products fail with one of less than 16 KiB.
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes);
 cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
 cublasStatus_t cublasSetPointerMode(cublasHandle_t handle, cublasPointerMode_t mode);
 const char* cublasGetStatusString(cublasStatus_t status);
 const char* cublasGetStatusName(cublasStatus_t status);
 
-/// c = alpha op(a) op(b) + beta c for `batch` of them, in the compute type with one rounding at the
-/// end. alpha and beta have the compute type and are read at once.
+/// c = alpha op(a) op(b) + beta c for `batch` of them, at most 65535, in the compute type. With one
+/// rounding at the end, if the math mode disallows sums of reduced precision, else with one for
+/// each half of the sum. alpha and beta have the compute type and are read at once.
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t op_a,
                                           cublasOperation_t op_b, int m, int n, int k,
                                           const void* alpha, const void* a, cudaDataType type_a,

@@ -1,7 +1,9 @@
 // cuBLAS products by Eigen: operands are converted to the compute type, multiplied, and rounded
-// once.
+// once. What the library may do unless it is told otherwise is done here always: parts of a sum are
+// rounded to the type of the result, so that a forgotten math mode shows.
 #include <Eigen/Core>
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "../checks/report.h"
@@ -18,9 +20,15 @@ struct BlasHandle {
   cudaStream_t stream = nullptr;
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
+  int math = CUBLAS_DEFAULT_MATH;
 };
 
 namespace {
+
+/// A workspace that is smaller makes some routines of the library fail.
+constexpr std::size_t smallest_workspace = 16 << 10;
+/// Products of a batch become blocks along a dimension of the grid that has no more.
+constexpr int largest_batch = 65535;
 
 std::size_t bytes_of(cudaDataType type) {
   switch (type) {
@@ -50,7 +58,7 @@ struct MatrixOperand {
 
 struct Gemm {
   MatrixOperand a, b, c;
-  bool transposed_a, transposed_b, in_double;
+  bool transposed_a, transposed_b, in_double, in_tf32, parts_are_rounded;
   int m, n, k, batch;
   double alpha, beta;
   void* workspace;
@@ -84,6 +92,20 @@ void write_entry(char* at, cudaDataType type, T value) {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>;
 
+/// Rounded to the 10 bits behind the point that TF32 has, ties to even.
+template <class T>
+T as_tf32(T value) {
+  const auto f = static_cast<float>(value);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &f, 4);
+  constexpr std::uint32_t dropped = 13;
+  if (std::isfinite(f)) bits += (1u << (dropped - 1)) - 1 + (bits >> dropped & 1u);
+  bits &= ~((1u << dropped) - 1);
+  float rounded = 0;
+  std::memcpy(&rounded, &bits, 4);
+  return std::isfinite(f) ? static_cast<T>(rounded) : value;
+}
+
 template <class T>
 Matrix<T> read_matrix(const MatrixOperand& x, int batch) {
   Matrix<T> result(x.rows, x.columns);
@@ -96,14 +118,35 @@ Matrix<T> read_matrix(const MatrixOperand& x, int batch) {
   return result;
 }
 
+/// op(x), as its product takes it.
+template <class T>
+Matrix<T> operand(const Gemm& g, const MatrixOperand& x, bool transposed, int batch) {
+  Matrix<T> values = read_matrix<T>(x, batch);
+  if (g.in_tf32) values = values.unaryExpr([](T value) { return as_tf32(value); }).eval();
+  return transposed ? Matrix<T>(values.transpose()) : values;
+}
+
+/// A value as the type of the result holds it.
+template <class T>
+T rounded_to(cudaDataType type, T value) {
+  char bytes[8];
+  write_entry(bytes, type, value);
+  return static_cast<T>(read_entry(bytes, type));
+}
+
 template <class T>
 void multiply(const Gemm& g, int batch) {
-  const Matrix<T> a = read_matrix<T>(g.a, batch), b = read_matrix<T>(g.b, batch);
-  Matrix<T> product(g.m, g.n);
-  if (g.transposed_a && g.transposed_b) product.noalias() = a.transpose() * b.transpose();
-  if (g.transposed_a && !g.transposed_b) product.noalias() = a.transpose() * b;
-  if (!g.transposed_a && g.transposed_b) product.noalias() = a * b.transpose();
-  if (!g.transposed_a && !g.transposed_b) product.noalias() = a * b;
+  const Matrix<T> a = operand<T>(g, g.a, g.transposed_a, batch);
+  const Matrix<T> b = operand<T>(g, g.b, g.transposed_b, batch);
+  Matrix<T> product = Matrix<T>::Zero(g.m, g.n);
+  if (g.parts_are_rounded) {
+    const int half = g.k / 2;
+    const auto round = [&](T value) { return rounded_to(g.c.type, value); };
+    product = (a.leftCols(half) * b.topRows(half)).eval().unaryExpr(round);
+    product += (a.rightCols(g.k - half) * b.bottomRows(g.k - half)).eval().unaryExpr(round);
+  } else {
+    product.noalias() = a * b;
+  }
   product *= static_cast<T>(g.alpha);
   if (g.beta != 0) product += static_cast<T>(g.beta) * read_matrix<T>(g.c, batch);
   for (int j = 0; j < g.n; ++j) {
@@ -191,7 +234,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
 }
 
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
-  *handle = {stream, nullptr, 0};  // the workspace goes back to the default, as in the library
+  *handle = {stream, nullptr, 0, handle->math};  // the workspace goes back to the default
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -207,7 +250,8 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::s
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) {
+cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
+  handle->math = mode;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -218,6 +262,7 @@ cublasStatus_t cublasSetPointerMode(cublasHandle_t, cublasPointerMode_t mode) {
 const char* cublasGetStatusName(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
     case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
     case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
     default: return "CUBLAS_STATUS_EXECUTION_FAILED";
@@ -246,6 +291,10 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
   }
   if (!supported(type_a, type_b, type_c, in_double)) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (m == 0 || n == 0 || batch == 0) return CUBLAS_STATUS_SUCCESS;
+  if (batch > largest_batch) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (handle->workspace != nullptr && handle->workspace_bytes < smallest_workspace) {
+    return CUBLAS_STATUS_ALLOC_FAILED;
+  }
   Gemm g;
   g.a = {const_cast<char*>(static_cast<const char*>(a)),
          type_a,
@@ -263,6 +312,12 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
   g.transposed_a = across_a;
   g.transposed_b = across_b;
   g.in_double = in_double;
+  g.in_tf32 =
+      type_a == CUDA_R_32F &&
+      (compute == CUBLAS_COMPUTE_32F_FAST_TF32 ||
+       (compute == CUBLAS_COMPUTE_32F && (handle->math & 15) == CUBLAS_TF32_TENSOR_OP_MATH));
+  g.parts_are_rounded = is_reduced(type_c) && compute != CUBLAS_COMPUTE_32F_PEDANTIC &&
+                        (handle->math & CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION) == 0;
   g.m = m, g.n = n, g.k = k, g.batch = batch;
   g.alpha = scalar(alpha, in_double);
   g.beta = scalar(beta, in_double);
