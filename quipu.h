@@ -12,6 +12,7 @@
 #include "quipu/core/kernel_modes.h"
 #include "quipu/core/memory/memory.h"
 #include "quipu/core/random/random.h"
+#include "quipu/core/report/device_times.h"
 #include "quipu/core/report/recording.h"
 #include "quipu/core/tensor.h"
 #include "quipu/core/threads/parallel.h"

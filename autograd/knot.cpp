@@ -9,6 +9,7 @@
 #include "quipu/autograd/tape.h"
 #include "quipu/autograd/tensor_state.h"
 #include "quipu/core/dispatch/kernels.h"
+#include "quipu/core/report/device_timing.h"
 
 namespace quipu {
 using namespace detail;
@@ -104,6 +105,10 @@ const char* detail::backward_name(const char* op) {
 
 namespace detail {
 
+double Knot::forward_seconds() const {
+  return static_cast<double>(on_device ? on_device->duration_ns() : forward_ns) * 1e-9;
+}
+
 CustomForward::CustomForward() : outer_(std::exchange(saving_while_paused, recording())) {}
 CustomForward::~CustomForward() {
   saving_while_paused = outer_;
@@ -181,6 +186,7 @@ void record(std::unique_ptr<Knot> knot, std::span<const Tensor> outputs,
   knot->saved_bytes = context.saved_bytes;
   knot->workspace_bytes = context.workspace_bytes;
   if (context.timing && context.op) knot->forward_ns = now_ns() - context.op_start_ns;
+  if (context.device_timing) knot->on_device = device_span();
   for (const Tensor& input : inputs) knot->inputs.push_back(edge_to(input, *tape));
   const char* name = knot->name;
   tape->entries.push_back({std::move(knot), name, tape->slots});

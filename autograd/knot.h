@@ -130,6 +130,8 @@ struct OutputInfo {
   Ref<TensorExtra> extra;  // its hooks
 };
 
+class DeviceSpan;
+
 struct Knot {
   const char* name = "";
   ScopeId scope = 0;
@@ -137,7 +139,11 @@ struct Knot {
   std::vector<OutputInfo> outputs;
   std::size_t saved_bytes = 0;
   std::size_t workspace_bytes = 0;
-  std::int64_t forward_ns = 0;
+  std::int64_t forward_ns = 0;                            // of the host
+  std::shared_ptr<const DeviceSpan> on_device = nullptr;  // under DeviceTimes
+
+  /// How long forward took: on the device where that is known, else on the host.
+  double forward_seconds() const;
 
   virtual ~Knot() = default;
   /// Gradients of the outputs in, gradients of the inputs out. Outputs that nobody used have no

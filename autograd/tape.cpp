@@ -43,7 +43,7 @@ std::vector<KnotMemory> knots_of(const TapeState& tape) {
     const OutputInfo& o = knot->outputs[0];
     knots.push_back({k, knot->name, scope_path(knot->scope),
                      to_string(o.dtype) + to_string(o.shape), knot->saved_bytes,
-                     knot->workspace_bytes, static_cast<double>(knot->forward_ns) * 1e-9});
+                     knot->workspace_bytes, knot->forward_seconds()});
   }
   std::stable_sort(knots.begin(), knots.end(),
                    [](const KnotMemory& a, const KnotMemory& b) { return a.saved > b.saved; });
@@ -167,8 +167,8 @@ std::string Tape::text() const {
     const OutputInfo& o = knot.outputs[0];
     out += fmt::format("{:>6}  {:<16} {:<22} {:>11} {:>11} {:>7.1f} us  {}\n", k, knot.name,
                        to_string(o.dtype) + to_string(o.shape), human_bytes(knot.saved_bytes),
-                       human_bytes(knot.workspace_bytes),
-                       static_cast<double>(knot.forward_ns) * 1e-3, scope_path(knot.scope));
+                       human_bytes(knot.workspace_bytes), knot.forward_seconds() * 1e6,
+                       scope_path(knot.scope));
   }
   return out + fmt::format("{} knots, {} saved for backward\n", size(), human_bytes(saved_bytes()));
 }

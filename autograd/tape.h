@@ -53,7 +53,8 @@ class Tape {
   std::size_t saved_bytes() const;  // what the knots still hold, as they declared it
   /// What its knots keep, the largest first.
   std::vector<detail::KnotMemory> knots() const;
-  /// One row a knot: operator, scope, output shape, bytes saved, workspace, time.
+  /// One row a knot: operator, scope, output shape, bytes saved, workspace, time. The time is the
+  /// host's, on a GPU that of queueing; under DeviceTimes it is the device's.
   std::string text() const;
 
  private:

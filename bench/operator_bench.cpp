@@ -12,8 +12,10 @@
 #include "quipu/core/devices.h"
 #include "quipu/core/kernel_modes.h"
 #include "quipu/core/memory/memory.h"
+#include "quipu/core/report/device_timing.h"
 
 namespace quipu::bench {
+using detail::TimeMark;
 namespace {
 
 constexpr DType dtypes[] = {f32, bf16, f16};
@@ -32,13 +34,16 @@ void measure(benchmark::State& state, const Work& work, DType dtype, std::size_t
   call();  // the blocks that it needs are cached from here on
   const Device device = bench_device();
   const PeakMemory peak(device);
-  const auto start = std::chrono::steady_clock::now();
+  TimeMark start(device), end(device);
+  std::int64_t ns = 0;
   for (auto _ : state) {
+    start.set();
     call();
-    synchronize(device);
+    end.set();
+    ns += end.ns_since(start);
   }
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  const double calls = static_cast<double>(state.iterations()) / elapsed.count();
+  const double calls = static_cast<double>(state.iterations()) / (static_cast<double>(ns) * 1e-9);
+  if (!device.is_cpu()) state.counters["device_us"] = 1e6 / calls;
   state.counters["bytes/s"] = work.bytes * calls;
   state.counters["flop/s"] = work.flops * calls;
   if (device.is_cpu()) state.counters["of_limit"] = least_seconds(work, dtype) * calls;

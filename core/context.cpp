@@ -47,15 +47,18 @@ MemoryScope::MemoryScope(std::string_view name) : outer_(thread_context().scope)
   ThreadContext& context = thread_context();
   context.scope = it->second;
   if (context.tracing) start_ns_ = now_ns();
+  if (profiler_listens) begin_range(std::string(name).c_str());
 }
 
 MemoryScope::MemoryScope(ScopeId id) : outer_(thread_context().scope) {
   thread_context().scope = id;
+  if (profiler_listens) begin_range(scope_path(id).c_str());
 }
 
 MemoryScope::~MemoryScope() {
   ThreadContext& context = thread_context();
   if (start_ns_ != 0) note_span(nullptr, context.scope, start_ns_);
+  if (profiler_listens) end_range();
   context.scope = outer_;
 }
 

@@ -15,8 +15,10 @@ using ScopeId = std::uint32_t;
 struct ThreadContext {
   const char* op = nullptr;  // innermost running operator
   ScopeId scope = 0;
-  bool timing = false;   // a tape wants to know how long operators take
-  bool tracing = false;  // a recording wants to know which operators run
+  bool timing = false;             // a tape wants to know how long operators take
+  bool tracing = false;            // a recording wants to know which operators run
+  bool device_timing = false;      // devices take the time of operators
+  std::int32_t device_start = -1;  // where that of the running operator began
   std::int64_t op_start_ns = 0;
   std::size_t workspace_bytes = 0;  // asked for by the running operator
   std::size_t saved_bytes = 0;      // saved for backward by the running operator
@@ -27,6 +29,13 @@ std::int64_t now_ns();
 
 /// Something ran from `start_ns` until now; for the recording of this thread, if there is one.
 void note_span(const char* op, ScopeId scope, std::int64_t start_ns) noexcept;
+/// The running operator ends inside `outer`; see core/report/device_timing.h.
+void end_device_span(ThreadContext& outer) noexcept;
+
+/// Whether a profiler is attached that shows ranges of NVTX, which operators and scopes then are.
+extern const bool profiler_listens;
+void begin_range(const char* name) noexcept;
+void end_range() noexcept;
 
 /// Opened by every public operator: names it in the ledger, in errors and on the tape. `name` must
 /// be a literal.
@@ -36,11 +45,18 @@ class OpScope {
     context_.op = name;
     context_.workspace_bytes = 0;
     context_.saved_bytes = 0;
+    context_.device_start = -1;
     if (context_.timing || context_.tracing) context_.op_start_ns = now_ns();
+    if (profiler_listens) [[unlikely]]
+      begin_range(name);
   }
   ~OpScope() {
     if (context_.tracing) [[unlikely]]
       note_span(context_.op, context_.scope, context_.op_start_ns);
+    if (profiler_listens) [[unlikely]]
+      end_range();
+    if (context_.device_start >= 0) [[unlikely]]
+      end_device_span(outer_);
     context_ = outer_;
   }
   OpScope(const OpScope&) = delete;

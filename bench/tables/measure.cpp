@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <deque>
 
 #include "quipu/autograd/tape.h"
 #include "quipu/core/memory/memory.h"
@@ -11,34 +11,44 @@ using namespace detail;
 namespace {
 
 constexpr double warm_up_ms = 25, measured_ms = 100;
+/// Calls whose times are read together, so that the host queues ahead of the device meanwhile.
+constexpr int together = 50;
 
-/// Kernels of other devices may still run when a call returns; reading a value waits for them.
-void wait_for(const Tensor& x) {
-  if (!x.device().is_cpu() && x.numel() > 0) x.detach().flatten()[0].item();
-}
-
-/// Pushes what the last call left out of the caches.
+/// Pushes what the last call left out of the caches. On a GPU that also keeps the device busy while
+/// the host queues what is measured.
 class Flush {
  public:
   explicit Flush(Device device) : buffer_(zeros({64 << 20}, i32, device)) {}
-  void operator()() const {
-    buffer_.zero_();
-    wait_for(buffer_);
-  }
+  void operator()() const { buffer_.zero_(); }
 
  private:
   Tensor buffer_;
 };
 
-template <class F>
-double milliseconds(F f) {
-  const auto start = std::chrono::steady_clock::now();
-  wait_for(f());
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
+/// Mean time of some calls, each after a flush.
+double milliseconds(const Call& call, Device device, int calls, const Flush* flush) {
+  std::deque<TimedRegion> regions;
+  for (int i = 0; i < std::min(calls, together); ++i) regions.emplace_back(device);
+  double sum = 0;
+  for (int done = 0; done < calls;) {
+    const int now = std::min(calls - done, together);
+    for (int i = 0; i < now; ++i) {
+      if (flush) (*flush)();
+      regions[static_cast<std::size_t>(i)].run(call);
+    }
+    for (int i = 0; i < now; ++i) sum += regions[static_cast<std::size_t>(i)].milliseconds();
+    done += now;
+  }
+  return sum / calls;
 }
 
 }  // namespace
+
+void TimedRegion::run(const Call& call) {
+  start_.set();
+  call();
+  end_.set();
+}
 
 void with_run(const Variant& variant, Pass pass, Device device, Size size, Values values,
               const std::function<void(const Call&)>& f) {
@@ -85,14 +95,11 @@ double measure_speed(const Variant& variant, Pass pass, Device device, Size size
         ", which computes nothing; take --device cpu");
   double mean = 0;
   with_run(variant, pass, device, size, Values::normal, [&](const Call& call) {
-    const double once = std::max(std::min(milliseconds(call), milliseconds(call)), 1e-3);
+    const auto unflushed = [&] { return milliseconds(call, device, 1, nullptr); };
+    const double once = std::max(std::min(unflushed(), unflushed()), 1e-3);
     const Flush flush(device);
     for (int i = static_cast<int>(warm_up_ms / once); i > 0; --i) call();
-    const int calls = std::max(1, static_cast<int>(measured_ms / once));
-    for (int i = 0; i < calls; ++i) {
-      flush();
-      mean += milliseconds(call) / calls;
-    }
+    mean = milliseconds(call, device, std::max(1, static_cast<int>(measured_ms / once)), &flush);
   });
   return mean;
 }

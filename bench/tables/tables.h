@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "quipu/core/report/device_timing.h"
 #include "quipu/core/tensor.h"
 
 namespace quipu::bench {
@@ -84,7 +85,18 @@ void with_run(const Variant& variant, Pass pass, Device device, Size size, Value
 /// Mean of the peaks in bytes.
 double measure_memory(const Variant& variant, Pass pass, Device device, Size size,
                       int repeats = 20);
-/// Mean time of a call in ms.
+/// The time of one call, by the device's own clock. Nothing between its ends makes the host wait.
+class TimedRegion {
+ public:
+  explicit TimedRegion(const Device& device) : start_(device), end_(device) {}
+  void run(const Call& call);
+  /// Waits for the device.
+  double milliseconds() const { return static_cast<double>(end_.ns_since(start_)) * 1e-6; }
+
+ private:
+  detail::TimeMark start_, end_;
+};
+/// Mean time of a call in ms, each after caches were flushed.
 double measure_speed(const Variant& variant, Pass pass, Device device, Size size);
 
 /// A published table with our columns.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "quipu/core/memory/allocator.h"
+#include "quipu/core/report/device_timing.h"
 
 namespace quipu {
 using namespace detail;
@@ -55,7 +56,13 @@ std::vector<TimelinePoint> thinned(const EventLog& log, bool by_time) {
 }  // namespace
 
 void detail::note_span(const char* op, ScopeId scope, std::int64_t start_ns) noexcept {
-  if (thread_spans) thread_spans->push_back({op, scope, start_ns, now_ns()});
+  if (!thread_spans) return;
+  const std::int64_t end_ns = now_ns();
+  thread_spans->push_back({op, scope, start_ns, end_ns, nullptr});
+  try {
+    if (op) thread_spans->back().on_device = device_span();
+  } catch (const std::exception&) {  // the device is lost; whoever asks it next is told
+  }
 }
 
 void CachingAllocator::start(EventLog* log) {

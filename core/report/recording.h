@@ -6,6 +6,7 @@
 //   recording.report().html();   // who held the peak, and the way there
 //   recording.trace();           // for chrome://tracing and ui.perfetto.dev
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,11 +35,14 @@ struct EventLog {
   std::vector<MemoryEvent> events;
 };
 
+class DeviceSpan;
+
 /// An operator that ran, or, without `op`, a scope that was open.
 struct Span {
   const char* op = nullptr;
   ScopeId scope = 0;
-  std::int64_t start_ns = 0, end_ns = 0;  // by now_ns()
+  std::int64_t start_ns = 0, end_ns = 0;                  // by now_ns()
+  std::shared_ptr<const DeviceSpan> on_device = nullptr;  // under DeviceTimes
 };
 
 }  // namespace detail
@@ -61,7 +65,8 @@ class MemoryRecording {
 
   /// Who held what at the recording's peak, with the timeline.
   MemoryReport report() const;
-  /// Operators, scopes and memory on one timeline, in the Chrome trace format.
+  /// Operators, scopes and memory on one timeline, in the Chrome trace format. Under DeviceTimes, a
+  /// row for each device shows when it ran them.
   std::string trace() const;
 
  private:

@@ -1,7 +1,9 @@
 // Recordings in the Chrome trace format: spans are complete events ("X"), memory is a counter ("C")
 // with one series a category.
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "quipu/core/report/device_timing.h"
 #include "quipu/core/report/recording.h"
 
 namespace quipu {
@@ -32,6 +34,18 @@ std::string event_of(const Span& span, std::int64_t start_ns) {
                {"args", {{"scope", scope}}}});
 }
 
+/// When a device ran it: a row of its own below those of the host.
+std::string device_event_of(const Span& span, std::int64_t start_ns) {
+  return line({{"ph", "X"},
+               {"pid", 1},
+               {"tid", 2 + span.on_device->device().index()},
+               {"cat", "device"},
+               {"name", span.op},
+               {"ts", microseconds(span.on_device->start_ns() - start_ns)},
+               {"dur", microseconds(span.on_device->duration_ns())},
+               {"args", {{"scope", scope_path(span.scope)}}}});
+}
+
 std::string event_of(const std::string& counter, std::int64_t ns, const CategoryBytes& bytes) {
   Json series;
   for (int c = 0; c < category_count; ++c) {
@@ -41,8 +55,8 @@ std::string event_of(const std::string& counter, std::int64_t ns, const Category
       {{"ph", "C"}, {"pid", 1}, {"name", counter}, {"ts", microseconds(ns)}, {"args", series}});
 }
 
-std::string name_event(const char* what, const char* name) {
-  return line({{"ph", "M"}, {"pid", 1}, {"tid", 1}, {"name", what}, {"args", {{"name", name}}}});
+std::string name_event(const char* what, const std::string& name, int row = 1) {
+  return line({{"ph", "M"}, {"pid", 1}, {"tid", row}, {"name", what}, {"args", {{"name", name}}}});
 }
 
 }  // namespace
@@ -53,7 +67,17 @@ std::string MemoryRecording::trace() const {
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" +
                     name_event("process_name", "quipu") + ",\n" +
                     name_event("thread_name", "operators");
-  for (const Span& span : spans_) out += ",\n" + event_of(span, log.start_ns);
+  std::set<int> devices;
+  for (const Span& span : spans_) {
+    out += ",\n" + event_of(span, log.start_ns);
+    if (!span.on_device) continue;
+    out += ",\n" + device_event_of(span, log.start_ns);
+    devices.insert(span.on_device->device().index());
+  }
+  for (const int index : devices) {
+    const std::string name = to_string(Device(DeviceKind::cuda, index));
+    out += ",\n" + name_event("thread_name", name, 2 + index);
+  }
   CategoryBytes bytes = log.start;
   out += ",\n" + event_of(counter, 0, bytes);
   for (const MemoryEvent& event : log.events) {

@@ -6,6 +6,7 @@
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/core/streams.h"
 #include "streams.h"
+#include "timing.h"
 
 namespace quipu::detail::on_cuda {
 
@@ -18,6 +19,7 @@ void register_runtime() {
 #endif
   provide_devices(DeviceKind::cuda, {device_count, synchronize, open_stream, close_stream,
                                      use_stream, order_streams, emulated});
+  register_timing();
   upload_kernel.provide(Variant::cuda, upload);
   download_kernel.provide(Variant::cuda, download);
 }

@@ -9,6 +9,7 @@
 
 #include "index_errors.h"
 #include "quipu/core/error.h"
+#include "quipu/core/report/device_timing.h"
 
 namespace quipu::detail::on_cuda {
 namespace {
@@ -140,6 +141,7 @@ void order_streams(int device, int first, int then) {
 Queue::Queue(int on_device) : device(on_device), number(current_stream_number(on_device)) {
   use_device(device);
   stream = stream_of(device, number);
+  note_device_work(device);
 }
 
 }  // namespace quipu::detail::on_cuda
