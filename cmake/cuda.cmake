@@ -21,7 +21,11 @@ if(QUIPU_CUDA STREQUAL "ON")
     message(FATAL_ERROR "QUIPU_CUDA=ON, but no nvcc is in PATH or /usr/local/cuda/bin. QUIPU_CUDA=EMULATE needs none.")
   endif()
   set(CMAKE_CUDA_COMPILER ${QUIPU_NVCC} CACHE FILEPATH "nvcc")
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "Machine code for these, and PTX of the last for later ones")
+  # Machine code for A100, RTX 30, RTX 40, H100 and RTX 50, and PTX, which drivers compile for cards between and after
+  # them: that of sm_90 for B200. CUDAARCHS=native in the environment builds for the card of this machine alone.
+  if(NOT DEFINED ENV{CUDAARCHS})
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;86-real;89-real;90;120" CACHE STRING "Cards to build for")
+  endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   option(QUIPU_NVTX "Under a profiler, operators are ranges of NVTX; needs its headers, which the toolkit has" ON)

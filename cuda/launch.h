@@ -6,21 +6,41 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <mutex>
 #include <type_traits>
 
 namespace quipu {
+namespace detail {
+
+/// Lets a kernel have so much dynamic shared memory on this thread's device. What it may have is
+/// only raised: another thread may be about to launch it with more.
+inline cudaError_t allow_shared(const void* kernel, std::size_t bytes) {
+  static std::mutex lock;
+  const std::lock_guard guard(lock);
+  cudaFuncAttributes now{};
+  const cudaError_t error = cudaFuncGetAttributes(&now, kernel);
+  if (error != cudaSuccess || bytes <= static_cast<std::size_t>(now.maxDynamicSharedSizeBytes)) {
+    return error;
+  }
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
+}  // namespace detail
 
 /// Queues kernel(arguments...) on the stream; `shared_bytes` is what dynamic_shared() gives. Errors
-/// are asked for with cudaGetLastError().
+/// are asked for with cudaGetLastError(): cudaErrorInvalidValue if the device has less shared
+/// memory for a block than the kernel's static arrays and `shared_bytes` together.
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
             cudaStream_t stream, std::type_identity_t<Parameters>... arguments) {
-#ifdef __CUDACC__
-  constexpr std::size_t without_asking = 48 * 1024;
-  if (shared_bytes > without_asking) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(shared_bytes));
+  // Up to 48 KiB are there without asking, static arrays included, for which this leaves 32.
+  constexpr std::size_t without_asking = 16 * 1024;
+  if (shared_bytes > without_asking &&
+      detail::allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes) != cudaSuccess) {
+    return;
   }
+#ifdef __CUDACC__
   kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
 #else
   emulator::enqueue(std::make_shared<emulator::CallOf<Parameters...>>(kernel, arguments...), grid,

@@ -5,6 +5,9 @@
 
 #include "launch.h"
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "cp.async and mma of bf16 and tf32 need sm_80 or later: look at CMAKE_CUDA_ARCHITECTURES"
+#endif
 #ifdef __CUDACC__
 #define QUIPU_PTX_SITE
 #else

@@ -51,11 +51,11 @@ struct Thread {
   int group = lane / 4, member = lane % 4;
 };
 
-/// A tile of up to `width` features in shared memory. The padding keeps ldmatrix free of bank
-/// conflicts.
-template <class E, int width>
+/// A tile of `height` rows of up to `width` features in shared memory. The padding keeps ldmatrix
+/// free of bank conflicts.
+template <class E, int width, int height = side>
 struct Tile {
-  static constexpr int pitch = width + 8, elements = side * pitch;
+  static constexpr int pitch = width + 8, elements = height * pitch;
 
   __device__ __forceinline__ E* at(int row, int column) const {
     return data + row * pitch + column;
@@ -67,7 +67,7 @@ struct Tile {
                                         int features) const {
     constexpr int chunks = width / 8;
 #pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < side * chunks; i += threads) {
+    for (int i = static_cast<int>(threadIdx.x); i < height * chunks; i += threads) {
       const int row = i / chunks, column = i % chunks * 8;
       if (column >= features) continue;
       const bool valid = first + row < end;

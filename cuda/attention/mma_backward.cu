@@ -1,8 +1,9 @@
 // Softmax attention, backward, by tensor cores, after FlashAttention-2 (Dao 2023,
 // arXiv:2307.08691). A block of four warps owns 64 rows of one side, 16 a warp, in shared memory;
-// the other side passes by in tiles of 64 rows, double buffered. A block that owns keys makes their
-// d_k and d_v, one that owns queries their d_q:
-//   scores and v d_o^T from fragments of both sides, 32 columns at a time;
+// the other side passes by in tiles of 32 rows, double buffered: then two blocks share a
+// multiprocessor of an A100, and one fits into the 99 KiB of other cards. A block that owns keys
+// makes their d_k and d_v, one that owns queries their d_q:
+//   scores and v d_o^T from fragments of both sides, one tile at a time;
 //   weights P and gradients of scores D in registers, where they are A fragments of what follows;
 //   d_q += D k, or d_k += D^T q and d_v += P^T d_o, where D and P are split into hi + residual lo.
 // The other side is read once for every 64 rows, mostly from L2. Bound by the tensor cores. Only
@@ -22,7 +23,12 @@ namespace {
 using namespace attention_mma;
 using E = __nv_bfloat16;
 
-constexpr int span = 32;  // columns of scores that a warp has at once
+constexpr int span = 32;  // rows of a tile of the other side: columns of scores of a warp
+
+template <int width>
+using OwnTile = Tile<E, width>;
+template <int width>
+using OtherTile = Tile<E, width, span>;
 
 /// The gradients that a launch stores; either may be missing.
 struct Results {
@@ -46,8 +52,8 @@ struct TileStatistics {
   __device__ __forceinline__ Statistics at(int i) const {
     return {lse[i], rest[i], mean[i], limit[i]};
   }
-  float lse[side], rest[side], mean[side];
-  int limit[side];
+  float lse[span], rest[span], mean[span];
+  int limit[span];
 };
 __device__ __forceinline__ Statistics statistics_of(const Attention<float>& a,
                                                     const HeadOffsets& offsets, int row) {
@@ -56,11 +62,20 @@ __device__ __forceinline__ Statistics statistics_of(const Attention<float>& a,
   return {a.lse[at], a.rest_of(at), a.mean[at], a.limit(row)};
 }
 
-/// Whether the causal mask hides part of a tile of 64 x 64 scores.
+/// A block's dynamic shared memory: both inputs of its own side, and two stages of both of the
+/// other side. The results, in f32, then take the place of the first.
+template <int width>
+constexpr std::size_t shared_bytes = sizeof(E) * (2 * OwnTile<width>::elements +
+                                                  4 * OtherTile<width>::elements);
+constexpr std::size_t reserved_bytes = 1024;  // of a block, by the system
+static_assert(2 * (shared_bytes<128> + 2 * sizeof(TileStatistics) + reserved_bytes) <= 164 * 1024);
+static_assert(shared_bytes<128> + 2 * sizeof(TileStatistics) <= 99 * 1024);
+
+/// Whether the causal mask hides part of a tile of scores.
 __device__ __forceinline__ bool is_partial(const Attention<float>& a, int first, int from,
                                            bool of_queries) {
-  const int queries = of_queries ? first : from, keys = of_queries ? from : first;
-  return a.least_keys(queries, queries + side) < min(keys + side, a.m);
+  return of_queries ? a.least_keys(first, first + side) < min(from + span, a.m)
+                    : a.least_keys(from, from + span) < min(first + side, a.m);
 }
 
 /// Epilogue: a warp's 16 rows of accumulators go through its own part of shared memory to a
@@ -105,11 +120,10 @@ __device__ __forceinline__ void store_rows(float (&sums)[width / 8][4], float sc
   __syncwarp();
 }
 
-/// sums += own other^T for the warp's 16 rows and 32 rows of the other side.
+/// sums += own other^T for the warp's 16 rows and a tile of the other side.
 template <int width>
-__device__ __forceinline__ void add_scores(float (&sums)[span / 8][4], const Tile<E, width>& own,
-                                           const Tile<E, width>& other, int row, int other_row,
-                                           int features) {
+__device__ __forceinline__ void add_scores(float (&sums)[span / 8][4], const OwnTile<width>& own,
+                                           const OtherTile<width>& other, int row, int features) {
 #pragma unroll
   for (int c = 0; c < width / 16; ++c) {
     if (c * 16 >= features) break;
@@ -118,7 +132,7 @@ __device__ __forceinline__ void add_scores(float (&sums)[span / 8][4], const Til
 #pragma unroll
     for (int j = 0; j < span / 16; ++j) {
       unsigned right[4];
-      other.load_b_transposed(right, other_row + j * 16, c * 16);
+      other.load_b_transposed(right, j * 16, c * 16);
       multiply<E>(sums[2 * j], left, {right[0], right[1]});
       multiply<E>(sums[2 * j + 1], left, {right[2], right[3]});
     }
@@ -129,8 +143,7 @@ __device__ __forceinline__ void add_scores(float (&sums)[span / 8][4], const Til
 template <int width>
 __device__ __forceinline__ void add_products(float (&sums)[width / 8][4],
                                              const float (&weights)[span / 8][4],
-                                             const Tile<E, width>& other, int other_row,
-                                             int features) {
+                                             const OtherTile<width>& other, int features) {
 #pragma unroll
   for (int j = 0; j < span / 16; ++j) {
     SplitFragment left;
@@ -142,7 +155,7 @@ __device__ __forceinline__ void add_products(float (&sums)[width / 8][4],
     for (int c = 0; c < width / 16; ++c) {
       if (c * 16 >= features) break;
       unsigned right[4];
-      other.load_b(right, other_row + j * 16, c * 16);
+      other.load_b(right, j * 16, c * 16);
       multiply<E>(sums[2 * c], left, {right[0], right[1]});
       multiply<E>(sums[2 * c + 1], left, {right[2], right[3]});
     }
@@ -154,13 +167,13 @@ __device__ __forceinline__ void add_products(float (&sums)[width / 8][4],
 template <bool of_queries>
 __device__ __forceinline__ void weigh(float (&s)[span / 8][4], float (&d_s)[span / 8][4],
                                       float scale, const Statistics (&of_rows)[2],
-                                      const TileStatistics& of_columns, int begin, int member,
-                                      int from, int row) {
+                                      const TileStatistics& of_columns, int member, int from,
+                                      int row) {
 #pragma unroll
   for (int j = 0; j < span / 8; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int column = begin + j * 8 + 2 * member + i % 2;
+      const int column = j * 8 + 2 * member + i % 2;
       const Statistics x = of_queries ? of_rows[i / 2] : of_columns.at(column);
       const int key = of_queries ? from + column : row + i / 2 * 8;
       const bool attends = key < x.limit;
@@ -204,11 +217,13 @@ __device__ __forceinline__ void store_results(float (&sums)[width / 8][4],
 template <int width, bool of_queries>
 __global__ void __launch_bounds__(threads)
     differentiate_fragments(Attention<float> a, Results results, int tiles) {
-  using SharedTile = Tile<E, width>;
-  __shared__ TileStatistics column_statistics;
+  __shared__ TileStatistics column_statistics[2];
   E* const smem = dynamic_shared<E>();
-  const auto tile_at = [&](int i) { return SharedTile{smem + i * SharedTile::elements}; };
-  const SharedTile own = tile_at(0), own_second = tile_at(1);
+  const OwnTile<width> own{smem}, own_second{smem + own.elements};
+  const auto other_at = [&](int stage, int input) {
+    constexpr int elements = OtherTile<width>::elements;
+    return OtherTile<width>{smem + 2 * own.elements + (2 * stage + input) * elements};
+  };
   const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(tiles));
   const int tile = static_cast<int>(blockIdx.x % static_cast<unsigned>(tiles));
   const HeadOffsets offsets{head / a.key_heads, head % a.key_heads};
@@ -219,25 +234,20 @@ __global__ void __launch_bounds__(threads)
   const int group = lane / 4, member = lane % 4;
   // The next tile that the causal mask does not hide.
   const auto next_from = [&](int from) {
-    while (!of_queries && from < other_end && a.most_keys(from, from + side) <= first) from += side;
+    while (!of_queries && from < other_end && a.most_keys(from, from + span) <= first) from += span;
     return from;
   };
   const auto fetch = [&](int from, int stage) {
-    tile_at(2 + 2 * stage)
-        .template fetch<!of_queries>(a, offsets, of_queries ? a.k : a.q, from, other_end, a.d);
-    tile_at(3 + 2 * stage)
-        .template fetch<!of_queries>(a, offsets, of_queries ? a.v : a.d_o, from, other_end, a.e);
-    ptx::copy_commit();
+    other_at(stage, 0).template fetch<!of_queries>(a, offsets, of_queries ? a.k : a.q, from,
+                                                   other_end, a.d);
+    other_at(stage, 1).template fetch<!of_queries>(a, offsets, of_queries ? a.v : a.d_o, from,
+                                                   other_end, a.e);
   };
   own.template fetch<of_queries>(a, offsets, of_queries ? a.q : a.k, first, own_end, a.d);
   own_second.template fetch<of_queries>(a, offsets, of_queries ? a.d_o : a.v, first, own_end, a.e);
   int from = next_from(0);
-  if (from < other_end) {
-    fetch(from, 0);
-  } else {
-    ptx::copy_commit();
-    ptx::copy_wait<0>();
-  }
+  if (from < other_end) fetch(from, 0);
+  ptx::copy_commit();
 
   Statistics row_statistics[2];
   if constexpr (of_queries) {
@@ -245,47 +255,37 @@ __global__ void __launch_bounds__(threads)
     row_statistics[1] = statistics_of(a, offsets, first + warp * 16 + group + 8);
   }
   float sums[width / 8][4] = {}, second_sums[of_queries ? 1 : width / 8][4] = {};
-  int stage = 0;
   bool has_nonfinite = false;
-  while (from < other_end) {
-    const int next = next_from(from + side);
-    if (next < other_end) {
-      fetch(next, stage ^ 1);
-      ptx::copy_wait<1>();
-    } else {
-      ptx::copy_wait<0>();
-    }
-    if (!of_queries && threadIdx.x < side) {
-      column_statistics.put(static_cast<int>(threadIdx.x),
-                            statistics_of(a, offsets, from + static_cast<int>(threadIdx.x)));
-    }
-    __syncthreads();
-    const SharedTile other = tile_at(2 + 2 * stage), other_second = tile_at(3 + 2 * stage);
-    if (!of_queries && is_partial(a, first, from, false)) {
-      other.zero_nonfinite(0, side, a.d);  // such a query has no log-sum-exp that is a number
-      has_nonfinite |= other_second.zero_nonfinite(0, side, a.e);  // and such a d_o no mean
-    }
 #pragma unroll 1
-    for (int begin = 0; begin < min(side, other_end - from); begin += span) {
-      float s[span / 8][4] = {}, d_s[span / 8][4] = {};
-      add_scores<width>(s, own, other, warp * 16, begin, a.d);
-      add_scores<width>(d_s, own_second, other_second, warp * 16, begin, a.e);
-      weigh<of_queries>(s, d_s, a.scale, row_statistics, column_statistics, begin, member, from,
-                        first + warp * 16 + group);
-      if constexpr (of_queries) {
-        if (is_partial(a, first, from, true)) other.zero_nonfinite(begin, span, a.d);
-      }
-      if (results.first.data != nullptr) add_products<width>(sums, d_s, other, begin, a.d);
-      if constexpr (!of_queries) {
-        if (results.second.data != nullptr) {
-          add_products<width>(second_sums, s, other_second, begin, a.e);
-        }
-      }
+  for (int stage = 0; from < other_end; stage ^= 1) {
+    if (!of_queries && threadIdx.x < span) {
+      column_statistics[stage].put(static_cast<int>(threadIdx.x),
+                                   statistics_of(a, offsets, from + static_cast<int>(threadIdx.x)));
     }
-    __syncthreads();
+    ptx::copy_wait<0>();
+    __syncthreads();  // the tile is there, and nobody reads the one before any more
+    const int next = next_from(from + span);
+    if (next < other_end) fetch(next, stage ^ 1);
+    ptx::copy_commit();
+    const OtherTile<width> other = other_at(stage, 0), other_second = other_at(stage, 1);
+    const bool partial = is_partial(a, first, from, of_queries);
+    if (!of_queries && partial) {
+      other.zero_nonfinite(0, span, a.d);  // such a query has no log-sum-exp that is a number
+      has_nonfinite |= other_second.zero_nonfinite(0, span, a.e);  // and such a d_o no mean
+    }
+    float s[span / 8][4] = {}, d_s[span / 8][4] = {};
+    add_scores<width>(s, own, other, warp * 16, a.d);
+    add_scores<width>(d_s, own_second, other_second, warp * 16, a.e);
+    weigh<of_queries>(s, d_s, a.scale, row_statistics, column_statistics[stage], member, from,
+                      first + warp * 16 + group);
+    if (of_queries && partial) other.zero_nonfinite(0, span, a.d);
+    if (results.first.data != nullptr) add_products<width>(sums, d_s, other, a.d);
+    if constexpr (!of_queries) {
+      if (results.second.data != nullptr) add_products<width>(second_sums, s, other_second, a.e);
+    }
     from = next;
-    stage ^= 1;
   }
+  ptx::copy_wait<0>();
   __syncthreads();  // results overwrite everything
 
   store_results<of_queries, width>(sums, second_sums, results, smem, a, offsets, first + warp * 16,
@@ -303,7 +303,7 @@ void run_side(const View& on, const Attention<float>& a, const Results& results,
         " rows is beyond what a device takes at once");
   const auto run_width = [&]<int width>(std::integral_constant<int, width>) {
     run(Queue(on), differentiate_fragments<width, of_queries>, static_cast<unsigned>(blocks),
-        threads, 6 * sizeof(E) * Tile<E, width>::elements, a, results, tiles);
+        threads, shared_bytes<width>, a, results, tiles);
   };
   std::max(a.d, a.e) <= 64 ? run_width(std::integral_constant<int, 64>{})
                            : run_width(std::integral_constant<int, 128>{});

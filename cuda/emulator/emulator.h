@@ -4,9 +4,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace quipu::emulator {
+
+/// What a card reports of itself; card.cpp has the table.
+struct Card {
+  const char* key;  // what QUIPU_EMULATOR_CARD says
+  const char* name;
+  int major, minor;  // compute capability
+  int multiprocessors, threads_per_multiprocessor;
+  std::size_t shared_per_block;  // static and dynamic, at most, for a kernel that asks for it
+  std::size_t shared_per_multiprocessor, shared_reserved_per_block;
+  std::size_t l2_bytes;
+};
+/// Null where no card has that key.
+const Card* find_card(std::string_view key);
+/// The one that QUIPU_EMULATOR_CARD names, an A100 if it names none; an unknown name ends the
+/// program with a list of those that are known.
+const Card& card_from_environment();
 
 /// Read when a launch begins; change them between launches only. Each is also an environment
 /// variable, read once: QUIPU_EMULATOR_SEED=7 and so on.
@@ -29,6 +46,8 @@ struct Settings {
   bool print = true;
   /// What cudaMemGetInfo tells, and where cudaMalloc fails.
   std::size_t device_bytes = std::size_t{8} << 30;
+  /// What the device says it is, and how much shared memory a launch may ask for.
+  const Card* card = &card_from_environment();
 };
 Settings& settings();
 
@@ -89,7 +108,7 @@ void clear_counters();
 struct LaunchRecord {
   std::string kernel;
   unsigned grid[3] = {}, block[3] = {};
-  std::size_t shared_bytes = 0;
+  std::size_t shared_bytes = 0;  // of a block, static and dynamic
   Counters counters;
 };
 /// Launches since the last clear_counters(), in the order in which they ran.

@@ -1,6 +1,9 @@
 // From a launch on the host to blocks that run, and the functions of device.h that kernels call.
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <map>
+#include <mutex>
 #include <system_error>
 #include <thread>
 
@@ -107,7 +110,7 @@ void run_launch(const Launch& launch, std::uint64_t oldest_unordered) {
     unsigned* to = i == 0 ? record.grid : record.block;
     to[0] = sizes[i].x, to[1] = sizes[i].y, to[2] = sizes[i].z;
   }
-  record.shared_bytes = launch.shared_bytes;
+  record.shared_bytes = launch.shared_bytes + static_shared_bytes(launch.call->kernel);
   record.counters = mine.counting.launch;
   add_launch(std::move(record));
 }
@@ -121,10 +124,46 @@ std::string invalid_launch(const Launch& launch) {
   if (threads == 0 || threads > 1024 || b.z > 64) {
     return "a block of " + std::to_string(threads) + " threads: 1 to 1024 are possible";
   }
-  if (launch.shared_bytes > 227 * 1024) {
-    return std::to_string(launch.shared_bytes) + " bytes of dynamic shared memory: 232448 at most";
-  }
   return "";
+}
+
+/// Whether a block may have its shared memory; if not, it is reported. Real launches fail with
+/// cudaErrorInvalidValue then, and so does cudaFuncSetAttribute.
+bool allows_shared(const void* kernel, std::size_t dynamic_bytes, std::size_t most_bytes) {
+  constexpr std::size_t most_static = 48 * 1024;
+  const std::size_t static_bytes = static_shared_bytes(kernel);
+  if (static_bytes + dynamic_bytes <= most_bytes && static_bytes <= most_static) return true;
+  std::string text = kernel_name(kernel) + ": " + std::to_string(dynamic_bytes) +
+                     " bytes of dynamic and " + std::to_string(static_bytes) +
+                     " of static shared memory: ";
+  if (static_bytes > most_static) {
+    text += "ptxas allows " + std::to_string(most_static) + " static ones";
+  } else {
+    text += std::to_string(most_bytes) + " are possible on " + settings().card->name;
+    if (most_bytes < settings().card->shared_per_block) {
+      text += " without cudaFuncAttributeMaxDynamicSharedMemorySize";
+    }
+  }
+  report_host("invalid launch", text);
+  return false;
+}
+
+std::mutex& allowed_lock() {
+  static auto* lock = new std::mutex;
+  return *lock;
+}
+/// What cudaFuncSetAttribute was told of a kernel: the most dynamic shared memory of a launch.
+std::map<const void*, std::size_t>& allowed() {
+  static auto* bytes = new std::map<const void*, std::size_t>;
+  return *bytes;
+}
+
+std::size_t most_dynamic(const void* kernel) {
+  constexpr std::size_t without_asking = 48 * 1024;
+  const std::lock_guard guard(allowed_lock());
+  const auto told = allowed().find(kernel);
+  if (told != allowed().end()) return told->second;
+  return without_asking - std::min(without_asking, static_shared_bytes(kernel));
 }
 
 }  // namespace
@@ -136,6 +175,11 @@ void enqueue(std::shared_ptr<const Call> call, dim3 grid, dim3 block, std::size_
   if (!mistake.empty()) {
     report_host("invalid launch", kernel_name(launch.call->kernel) + ": " + mistake);
     return set_error(cudaErrorInvalidConfiguration);
+  }
+  const void* const kernel = launch.call->kernel;
+  const std::size_t most = most_dynamic(kernel) + static_shared_bytes(kernel);
+  if (!allows_shared(kernel, shared_bytes, std::min(most, settings().card->shared_per_block))) {
+    return set_error(cudaErrorInvalidValue);
   }
   submit(stream, [launch = std::move(launch)](std::uint64_t, std::uint64_t oldest) {
     run_launch(launch, oldest);
@@ -182,3 +226,25 @@ void trap(Site at) {
 }
 
 }  // namespace quipu::emulator
+
+using namespace quipu::emulator;
+
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  const auto bytes = static_cast<std::size_t>(value);
+  if (value < 0 || !allows_shared(kernel, bytes, settings().card->shared_per_block)) {
+    set_error(cudaErrorInvalidValue);
+    return cudaErrorInvalidValue;
+  }
+  const std::lock_guard guard(allowed_lock());
+  allowed()[kernel] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  *attributes = {};
+  attributes->sharedSizeBytes = static_shared_bytes(kernel);
+  attributes->maxDynamicSharedSizeBytes = static_cast<int>(most_dynamic(kernel));
+  attributes->maxThreadsPerBlock = 1024;
+  return cudaSuccess;
+}

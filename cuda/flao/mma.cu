@@ -16,15 +16,16 @@ namespace {
 
 constexpr int threads = 256, stages = 3;
 
-/// Layout of shared memory: stages of raw tiles, the encoded tile, the bf16 residual of kv, a
-/// sin/cos table, a tile of qkv.
+/// Layout of shared memory: stages of raw tiles, then the encoded tile, the bf16 residual of kv and
+/// a sin/cos table, or, without encoding, a tile of qkv.
 template <bool encoded>
 struct SharedLayout {
   static constexpr int rows = encoded ? 16 : 32, tile = rows * pitch;
-  static constexpr int fixed =
-      stages * 2 * tile + (encoded ? 2 * tile + widest * pitch + rows * sincos_pitch * 4 : 0);
   static constexpr std::size_t bytes(bool has_qkv) {
-    return 4 * static_cast<std::size_t>(fixed + (has_qkv ? tile : 0));
+    constexpr int for_encoding = 2 * tile + widest * pitch + rows * sincos_pitch * 4;
+    return 4 * static_cast<std::size_t>(stages * 2 * tile + (encoded   ? for_encoding
+                                                             : has_qkv ? tile
+                                                                       : 0));
   }
   unsigned* base = dynamic_shared<unsigned>();
   __device__ __forceinline__ unsigned* q(int t) const { return base + t % stages * 2 * tile; }
@@ -37,8 +38,20 @@ struct SharedLayout {
   __device__ __forceinline__ float4* sincos() const {
     return reinterpret_cast<float4*>(residual() + widest * pitch);
   }
-  __device__ __forceinline__ unsigned* qkv() const { return base + fixed; }
+  /// Where qkv of a tile goes. q is read once more as an operand, encoded or raw; of both places
+  /// the other one is free.
+  __device__ __forceinline__ unsigned* qkv(int t, const SplitTile& operand) const {
+    unsigned* const behind = base + stages * 2 * tile;
+    return operand.high == behind ? q(t) : behind;
+  }
 };
+constexpr std::size_t reserved_bytes = 1024;  // of a block, by the system
+template <bool encoded>
+constexpr bool two_blocks_fit = 2 * (SharedLayout<encoded>::bytes(true) +
+                                     SharedLayout<encoded>::rows * sizeof(RowSoftmax) +
+                                     reserved_bytes) <=
+                                164 * 1024;
+static_assert(two_blocks_fit<false> && two_blocks_fit<true>);  // on a multiprocessor of an A100
 
 struct Queries {
   Rows q, g, o, qkv;
@@ -100,7 +113,6 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
   };
   for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
   __syncwarp();  // rows may be shorter than the lanes reach
-  unsigned* const qkv = p.qkv.data != nullptr ? smem.qkv() : nullptr;
   const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
   Strip<encoded> kv;
   if (strip * 16 < e) kv.template load<false>(matrix, e, width, strip, e);
@@ -117,6 +129,7 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
       if (p.g_act == Act::softmax) tile_softmax<E, R::rows, threads>(smem.g(t), e, stats);
       __syncthreads();
     }
+    unsigned* const qkv = p.qkv.data != nullptr ? smem.qkv(t, q) : nullptr;
     for (int row = 0; row < R::rows && strip * 16 < e; row += 16) {
       float product[2][4] = {};
       const unsigned* const low =

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "mma_tiles.cuh"
+#include "quipu/cuda/runtime/devices.h"
 
 namespace quipu::detail::on_cuda::flao_mma {
 
@@ -216,11 +217,11 @@ inline FlaoParts parts_without_sums(std::int64_t tokens, std::int64_t units) {
   return parts;
 }
 
-/// Whether a block can have `bytes` of shared memory on the device of v.
+/// Whether a block can have `bytes` of shared memory on the device of v. Backward by tensor cores
+/// needs 130 KiB, which cards with 99 KiB a block do not have: there the general kernels run, which
+/// sum in another order.
 inline bool has_shared(const View& v, std::size_t bytes) {
-  int most = 0;
-  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, v.device.index());
-  return bytes <= static_cast<std::size_t>(most);
+  return bytes <= shared_bytes_of_block(v.device.index());
 }
 
 /// Bytes of `tiles` tiles of `rows` rows each.

@@ -29,8 +29,21 @@ void throw_cuda_error(cudaError_t error, const char* call) {
        "): ", advice_for(error));
 }
 
-void check_launch() {
-  check_cuda(cudaGetLastError(), "a kernel launch");
+void check_launch(const void* kernel, std::size_t shared_bytes) {
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return;
+  int device = 0;
+  cudaFuncAttributes attributes{};
+  cudaDeviceProp card{};
+  if (error == cudaErrorInvalidValue && cudaGetDevice(&device) == cudaSuccess &&
+      cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
+      cudaGetDeviceProperties(&card, device) == cudaSuccess) {
+    const std::size_t wanted = shared_bytes + attributes.sharedSizeBytes;
+    check(wanted <= card.sharedMemPerBlockOptin, "a block wants ", wanted,
+          " bytes of shared memory, but ", card.name, " has ", card.sharedMemPerBlockOptin,
+          " for a block: use device cpu or another card, and please report it");
+  }
+  throw_cuda_error(error, "a kernel launch");
 }
 
 }  // namespace quipu::detail::on_cuda

@@ -13,7 +13,8 @@ const char* advice_for(cudaError_t error);
 inline void check_cuda(cudaError_t error, const char* call) {
   if (error != cudaSuccess) throw_cuda_error(error, call);
 }
-/// After a launch: throws if it could not be queued, or if earlier work has failed by now.
-void check_launch();
+/// After a launch with `shared_bytes` of dynamic shared memory: throws if it could not be queued,
+/// or if earlier work has failed by now.
+void check_launch(const void* kernel, std::size_t shared_bytes);
 
 }  // namespace quipu::detail::on_cuda

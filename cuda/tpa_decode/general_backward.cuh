@@ -21,11 +21,16 @@ struct Plan {
         value_rank(static_cast<int>((in.av.defined ? in.av : in.bv).size(2))),
         key_columns(std::min(d, panel_columns)),
         value_columns(std::min(e, panel_columns)) {
-    constexpr std::size_t most_held = 32 << 10, most_tiles = 48 << 10;
+    // Together less than the 99 KiB that a block can have on every card.
+    constexpr std::size_t most_held = 48 << 10, most_tiles = 48 << 10;
+    std::size_t held = element * static_cast<std::size_t>(3 * heads);
     const auto fits = [&](std::int64_t n) {
-      return static_cast<std::size_t>(n) * element <= most_held;
+      const std::size_t bytes = static_cast<std::size_t>(n) * element;
+      if (held + bytes > most_held) return false;
+      held += bytes;
+      return true;
     };
-    holds_queries = fits(std::int64_t{r} * (odd(heads) + odd(d)));
+    holds_queries = fits(std::int64_t{heads} * odd(r) + std::int64_t{r} * odd(d));
     holds_d_o = fits(std::int64_t{heads} * odd(e));
     holds_sums = fits(std::int64_t{r} * (heads + d));
     rows = static_cast<int>(std::clamp<std::size_t>(

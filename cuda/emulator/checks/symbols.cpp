@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <mutex>
 
 namespace quipu::emulator {
 namespace {
@@ -192,25 +193,67 @@ SourceLine source_line(std::uintptr_t return_address) {
   return known_lines()[return_address];
 }
 
-std::string kernel_name(const void* function) {
-  static auto* known = new std::map<const void*, std::string>;
-  const auto [entry, fresh] = known->try_emplace(function, "?");
-  if (!fresh) return entry->second;
+namespace {
+
+/// "void scale<float>(float*, int)" becomes "scale<float>".
+std::string without_parameters(std::string full) {
+  if (full.rfind("void ", 0) == 0) full.erase(0, 5);
+  int depth = 0;  // the parameter list is the last pair of parentheses
+  std::size_t open = full.size();
+  while (open > 0) {
+    --open;
+    if (full[open] == ')') ++depth;
+    if (full[open] == '(' && --depth == 0) break;
+  }
+  return open > 0 ? full.substr(0, open) : full;
+}
+
+struct Kernel {
+  std::string name = "?";
+  std::size_t static_bytes = 0;
+};
+
+Kernel read_kernel(const void* function) {
   const std::uintptr_t value = reinterpret_cast<std::uintptr_t>(function) - program().base;
+  std::string mangled;
   each_symbol([&](const char* name, const ElfW(Sym) & symbol) {
-    if (symbol.st_value != value || ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) return;
-    std::string full = demangled(name);
-    if (full.rfind("void ", 0) == 0) full.erase(0, 5);
-    int depth = 0;  // the parameter list is the last pair of parentheses
-    std::size_t open = full.size();
-    while (open > 0) {
-      --open;
-      if (full[open] == ')') ++depth;
-      if (full[open] == '(' && --depth == 0) break;
-    }
-    entry->second = open > 0 ? full.substr(0, open) : full;
+    if (symbol.st_value == value && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC) mangled = name;
   });
+  Kernel kernel;
+  if (mangled.empty()) return kernel;
+  kernel.name = without_parameters(demangled(mangled.c_str()));
+  if (mangled.rfind("_Z", 0) != 0) return kernel;
+  // What is local to _Z<function> is called _ZZ<function>E<name>.
+  const std::string local = "_ZZ" + mangled.substr(2) + "E";
+  each_symbol([&](const char* name, const ElfW(Sym) & symbol) {
+    if (ELF64_ST_TYPE(symbol.st_info) != STT_TLS ||
+        std::strncmp(name, local.c_str(), local.size()) != 0)
+      return;
+    constexpr std::size_t largest_alignment = 16;
+    kernel.static_bytes +=
+        (symbol.st_size + largest_alignment - 1) / largest_alignment * largest_alignment;
+  });
+  kernel.static_bytes = (kernel.static_bytes + 127) / 128 * 128;
+  return kernel;
+}
+
+const Kernel& kernel_at(const void* function) {
+  static auto* lock = new std::mutex;
+  static auto* known = new std::map<const void*, Kernel>;
+  const std::lock_guard guard(*lock);
+  const auto [entry, fresh] = known->try_emplace(function);
+  if (fresh) entry->second = read_kernel(function);
   return entry->second;
+}
+
+}  // namespace
+
+std::string kernel_name(const void* function) {
+  return kernel_at(function).name;
+}
+
+std::size_t static_shared_bytes(const void* function) {
+  return kernel_at(function).static_bytes;
 }
 
 }  // namespace quipu::emulator

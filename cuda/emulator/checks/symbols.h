@@ -62,5 +62,8 @@ SourceLine source_line(std::uintptr_t return_address);
 void find_source_lines(const std::vector<std::uintptr_t>& return_addresses);
 /// "void scale<float>(float*, int)" without the parameters.
 std::string kernel_name(const void* function);
+/// Bytes of the __shared__ arrays that are declared in a kernel, in whole lines of 128, as ptxas
+/// lays them out before the dynamic ones.
+std::size_t static_shared_bytes(const void* function);
 
 }  // namespace quipu::emulator

@@ -43,6 +43,7 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrReservedSharedMemoryPerBlock = 111,
 };
 enum cudaMemoryType {
   cudaMemoryTypeUnregistered = 0,
@@ -55,9 +56,14 @@ struct cudaPointerAttributes {
   void* devicePointer;
   void* hostPointer;
 };
+struct cudaFuncAttributes {
+  std::size_t sharedSizeBytes;  // static
+  int maxThreadsPerBlock, maxDynamicSharedSizeBytes;
+};
 struct cudaDeviceProp {
   char name[256];
   std::size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
+  std::size_t reservedSharedMemPerBlock;
   int major, minor, multiProcessorCount, warpSize, maxThreadsPerBlock, maxThreadsPerMultiProcessor;
   int regsPerBlock, l2CacheSize;
 };
@@ -127,3 +133,4 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
                                  int value) {
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);

@@ -1,6 +1,6 @@
 // The CUDA runtime API on the emulated device: what the device is, streams, events.
 #include <chrono>
-#include <cstring>
+#include <cstdio>
 #include <mutex>
 
 #include "../count.h"
@@ -26,16 +26,24 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (device != 0) return cudaErrorInvalidDevice;
+  const Card& card = *settings().card;
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrWarpSize: *value = 32; break;
-    case cudaDevAttrMultiProcessorCount: *value = 8; break;
-    case cudaDevAttrL2CacheSize: *value = 40 << 20; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 << 10; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; break;
+    case cudaDevAttrMultiProcessorCount: *value = card.multiprocessors; break;
+    case cudaDevAttrL2CacheSize: *value = static_cast<int>(card.l2_bytes); break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = card.threads_per_multiprocessor; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = card.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = card.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(card.shared_per_multiprocessor);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(card.shared_per_block);
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = static_cast<int>(card.shared_reserved_per_block);
+      break;
     default: return cudaErrorInvalidValue;
   }
   return cudaSuccess;
@@ -43,20 +51,22 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (device != 0) return cudaErrorInvalidDevice;
+  const Card& card = *settings().card;
   *p = {};
-  std::strcpy(p->name, "emulated device");
+  std::snprintf(p->name, sizeof p->name, "%s (emulated)", card.name);
   p->totalGlobalMem = settings().device_bytes;
   p->sharedMemPerBlock = 48 << 10;
-  p->sharedMemPerBlockOptin = 227 << 10;
-  p->sharedMemPerMultiprocessor = 228 << 10;
-  p->major = 9;
-  p->minor = 0;
-  p->multiProcessorCount = 8;
+  p->sharedMemPerBlockOptin = card.shared_per_block;
+  p->sharedMemPerMultiprocessor = card.shared_per_multiprocessor;
+  p->reservedSharedMemPerBlock = card.shared_reserved_per_block;
+  p->major = card.major;
+  p->minor = card.minor;
+  p->multiProcessorCount = card.multiprocessors;
   p->warpSize = 32;
   p->maxThreadsPerBlock = 1024;
-  p->maxThreadsPerMultiProcessor = 2048;
+  p->maxThreadsPerMultiProcessor = card.threads_per_multiprocessor;
   p->regsPerBlock = 65536;
-  p->l2CacheSize = 40 << 20;
+  p->l2CacheSize = static_cast<int>(card.l2_bytes);
   return cudaSuccess;
 }
 
@@ -175,9 +185,5 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   const auto time = end->state->time - start->state->time;
   *milliseconds = std::chrono::duration<float, std::milli>(time).count();
-  return cudaSuccess;
-}
-
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
   return cudaSuccess;
 }

@@ -82,11 +82,11 @@ TEST_CASE_FIXTURE(EachDevice, "attention: no further from the truth than the com
         const Three theirs = everything(composed, in, d_o, options);
         for (std::size_t i = 0; i < ours.size(); ++i) {
           CAPTURE(i);
-          // On the whole it is closer, but for gradients in f32, and on CUDA: there the composition
-          // has sums of weights in f64, and an emulated device rounds products.
-          const double more = is_emulated(device) ? 2 : 1.5;
-          const double slack = dtype == f32 && (i > 0 || device.is_cuda()) ? more : 1;
-          CHECK(mean_square(ours[i], exact[i]) <= slack * mean_square(theirs[i], exact[i]));
+          // On the whole it is closer, but for gradients in f32, and on CUDA for the output, too:
+          // there the composition has sums of weights in f64. Emulated, where products are rounded
+          // before they are added, outputs are 1.42 times as far and gradients 1.49 times.
+          const double times = dtype == f32 && (i > 0 || device.is_cuda()) ? 1.5 : 1;
+          CHECK(mean_square(ours[i], exact[i]) <= times * mean_square(theirs[i], exact[i]));
           // The worst entry: sums of so many terms in f32; in reduced types the last rounding and,
           // in gradients, that of the output.
           const double terms = static_cast<double>(std::max(s.n, s.m));
