@@ -32,11 +32,14 @@ void check_device(int index) {
 }
 
 void use_device(int index) {
-  // A thread begins on device 0, but nothing has told the driver that it will be used.
-  static thread_local int current = -1;
+  // A thread begins on device 0, but nothing has told the driver that it will be used. Later it is
+  // asked each time: the program and other libraries change the current device, too.
+  static thread_local bool begun = false;
+  int current = -1;
+  if (begun) check_cuda(cudaGetDevice(&current), "cudaGetDevice");
   if (current == index) return;
   check_cuda(cudaSetDevice(index), "cudaSetDevice");
-  current = index;
+  begun = true;
 }
 
 }  // namespace quipu::detail::on_cuda
