@@ -28,6 +28,11 @@ int count_cuda(std::string* why) {
 
 }  // namespace
 
+const DeviceFunctions& detail::device_functions(DeviceKind kind) {
+  ensure_kernels_registered();
+  return functions_of(kind);
+}
+
 void detail::provide_devices(DeviceKind kind, const DeviceFunctions& functions) {
   functions_of(kind) = functions;
 }
@@ -61,6 +66,21 @@ void synchronize(const Device& device) {
   if (!device.is_cuda()) return;
   check(is_available(device), "device ", device, " is not there");
   functions_of(device.kind()).synchronize(device.index());
+}
+
+OnStream::OnStream(const Device& device, void* stream) : device_(device) {
+  if (!device.is_cuda()) return;
+  check(is_available(device), "device ", device, " is not there");
+  const DeviceFunctions& functions = functions_of(device.kind());
+  number_ = functions.adopt_stream(device.index(), stream);
+  outer_ = functions.use_stream(device.index(), number_);
+}
+
+OnStream::~OnStream() {
+  if (!device_.is_cuda()) return;
+  const DeviceFunctions& functions = functions_of(device_.kind());
+  functions.use_stream(device_.index(), outer_);
+  functions.give_back_stream(device_.index(), number_);
 }
 
 Stream::Stream(const Device& device) : device_(device) {

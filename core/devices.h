@@ -1,5 +1,5 @@
 #pragma once
-// Which devices this machine has, and waiting for them.
+// Which devices this machine has, waiting for them, and whose streams they work on.
 #include "quipu/core/device.h"
 
 namespace quipu {
@@ -14,7 +14,29 @@ bool is_emulated(const Device& device);
 /// The first CUDA device; where there is none, the CPU, which one line on stderr says once.
 Device cuda_or_cpu();
 /// Waits until everything that this thread gave a device is done. Errors that could not be known
-/// earlier, such as an index out of range, are thrown here.
+/// earlier, such as an index out of range, are thrown here, or where values are read before. They
+/// are thrown in the thread that called the operator, or, when that has ended, in the next one: a
+/// thread that hands results on to another, and lives, synchronises first.
 void synchronize(const Device& device);
+
+/// While this lives, the calling thread's work on a CUDA device is queued on a stream of the
+/// program's own, such as that of another library. It comes after what the thread gave the device
+/// before, and what the thread gives it later comes after it; so tensors can be used on both sides.
+/// Those that other threads use meanwhile must be ordered by whoever does. The stream may be
+/// destroyed as soon as this is gone. On other devices it does nothing.
+///
+///   const OnStream on(x.device(), stream);
+class OnStream {
+ public:
+  /// `stream` is a cudaStream_t of that device; null is CUDA's default stream.
+  OnStream(const Device& device, void* stream);
+  ~OnStream();
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  Device device_;
+  int number_ = 0, outer_ = 0;
+};
 
 }  // namespace quipu

@@ -11,6 +11,8 @@ class Tensor;
 
 namespace quipu::detail {
 
+struct View;
+
 /// A queue of work of its own on a CUDA device, beside the main one that every thread uses unless a
 /// StreamScope says otherwise. Work on two streams is ordered by waiting alone; a tensor that was
 /// made on one and is read on another also needs note_use. On other devices it stands for the order
@@ -61,8 +63,20 @@ struct DeviceFunctions {
   void (*close_stream)(int device, int number) = nullptr;
   int (*use_stream)(int device, int number) = nullptr;  // returns the one that was used before
   void (*order_streams)(int device, int first, int then) = nullptr;
+  /// A stream of the program's own gets a number for a while. It comes after what the thread's
+  /// stream was given before; after it was given back, the thread's stream comes after it.
+  int (*adopt_stream)(int device, void* stream) = nullptr;
+  void (*give_back_stream)(int device, int number) = nullptr;
+  /// Contiguous views of one type on two devices of this kind. The host waits for nothing.
+  void (*copy_between_devices)(const View& to, const View& from) = nullptr;
+  /// As upload_kernel. If the host's memory is pinned, it is read later, in the order of the
+  /// stream, and is not given to anybody else before.
+  void (*upload_async)(const View& on_device, const View& on_host) = nullptr;
+  bool (*is_pinned)(const View& on_host) = nullptr;
   bool emulated = false;
 };
 void provide_devices(DeviceKind kind, const DeviceFunctions& functions);
+/// All null for a kind that no back end has provided.
+const DeviceFunctions& device_functions(DeviceKind kind);
 
 }  // namespace quipu::detail

@@ -3,7 +3,9 @@
 #include "quipu/core/memory/allocator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <exception>
 #include <utility>
 
 #include "quipu/core/error.h"
@@ -21,7 +23,32 @@ bool is_whole_segment(const Block& block) {
   return !block.before && !block.after;
 }
 
+constinit thread_local bool pinning = false;
+std::atomic<MemorySource*> the_pinned_source{nullptr};
+
+/// Among free blocks of one size the first is taken that nobody has to wait for; so many are looked
+/// at.
+constexpr int most_looks = 16;
+
+/// Whether a lane can have the block without waiting for another one.
+bool is_ready_for(std::uint64_t lane, const Block& block) {
+  return (block.lanes & ~lane) == 0;
+}
+
 }  // namespace
+
+void set_pinned_source(MemorySource* source) {
+  the_pinned_source = source;
+}
+
+MemorySource* pinned_source() {
+  return the_pinned_source;
+}
+
+PinnedScope::PinnedScope() : outer_(std::exchange(pinning, true)) {}
+PinnedScope::~PinnedScope() {
+  pinning = outer_;
+}
 
 CachingAllocator::CachingAllocator(Device device, std::unique_ptr<MemorySource> source)
     : device_(device), source_(std::move(source)) {
@@ -38,9 +65,11 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Sh
   if (stats_.limit && stats_.current + size > stats_.limit)
     throw_out_of_memory(bytes, "the limit is reached");
 
-  Block* block = find_or_grow(size, bytes);
-  const std::uint64_t lane = source_->lane();
-  if (block->lanes & ~lane) source_->wait_for(block->lanes & ~lane);
+  Block* block = take_pinned(size);
+  if (!block) block = find_or_grow(size, bytes);
+  MemorySource& source = source_of(*block);
+  const std::uint64_t lane = source.lane();
+  if (block->lanes & ~lane) source.wait_for(block->lanes & ~lane);
   block->lanes = lane;
   block->live = true;
   block->requested = bytes;
@@ -58,9 +87,9 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Sh
   note_peak(whole_);
   for (PeakRegion* region : regions_) note_peak(*region);
   if (!logs_.empty()) note(block->entry, -1, static_cast<int>(category), block->entry.since_ns);
-  source_->opened(block->data, block->size, bytes);
-  if (poison_mode()) source_->fill(block->data, bytes, 0xff);
-  source_->poison(block->data + bytes, block->size - bytes, true);
+  source.opened(block->data, block->size, bytes);
+  if (poison_mode()) source.fill(block->data, bytes, 0xff);
+  source.poison(block->data + bytes, block->size - bytes, true);
   return block;
 }
 
@@ -77,16 +106,25 @@ void CachingAllocator::free(Block* block) noexcept {
   block->bin_before->bin_after = block->bin_after;
   block->bin_after->bin_before = block->bin_before;
   block->live = false;
-  source_->poison(block->data, block->size, false);
-  block->lanes |= source_->lane();
-  if (poison_mode()) source_->fill(block->data, block->requested, 0xff);
-  source_->closed(block->data, block->lanes);
+  close(block);
   if (block->direct) {
     stats_.reserved -= block->size;
-    source_->release(block->data, block->size);
+    source_of(*block).release(block->data, block->size);
     recycle(block);
   } else {
     put(merge(block));
+  }
+}
+
+void CachingAllocator::close(Block* block) noexcept {
+  MemorySource& source = source_of(*block);
+  source.poison(block->data, block->size, false);
+  block->lanes |= source.lane();
+  try {
+    if (poison_mode()) source.fill(block->data, block->requested, 0xff);
+    source.closed(block->data, block->lanes);
+  } catch (const std::exception&) {
+    // The device has failed, and the next call that can throw says so.
   }
 }
 
@@ -108,6 +146,20 @@ void CachingAllocator::relabel(Block* block, Category category) noexcept {
     note(entry, static_cast<int>(entry.category), static_cast<int>(category), now_ns());
   entry.category = category;
   entry.born = ++serial_;
+}
+
+/// Null where nobody wants it pinned, or there is no such memory.
+Block* CachingAllocator::take_pinned(std::size_t size) {
+  if (!pinning || !caching_mode() || !device_.is_cpu() || !pinned_source()) return nullptr;
+  void* data = pinned_source()->acquire(size);
+  if (!data) return nullptr;
+  Block* block = new_block();
+  stats_.reserved += size;
+  block->data = static_cast<char*>(data);
+  block->size = size;
+  block->direct = true;
+  block->source = pinned_source();
+  return block;
 }
 
 Block* CachingAllocator::find_or_grow(std::size_t size, std::size_t wanted) {
@@ -137,14 +189,26 @@ Block* CachingAllocator::find_small(std::size_t size) {
     if (++word == occupied_.size()) return nullptr;
     bits = occupied_[word];
   }
-  return bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+  Block* const first_block = bins_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+  const std::uint64_t lane = source_->lane();
+  int looks = most_looks;
+  for (Block* block = first_block; block && looks-- > 0; block = block->bin_after) {
+    if (is_ready_for(lane, *block)) return block;
+  }
+  return first_block;
 }
 
 Block* CachingAllocator::find_large(std::size_t size) {
   Block wanted;
   wanted.size = size;
-  const auto it = large_.lower_bound(&wanted);
-  return it == large_.end() ? nullptr : *it;
+  const auto best = large_.lower_bound(&wanted);
+  if (best == large_.end()) return nullptr;
+  const std::uint64_t lane = source_->lane();
+  int looks = most_looks;
+  for (auto it = best; it != large_.end() && (*it)->size == (*best)->size && looks-- > 0; ++it) {
+    if (is_ready_for(lane, **it)) return *it;
+  }
+  return *best;
 }
 
 Block* CachingAllocator::grow(std::size_t segment, bool slab, std::size_t wanted) {
@@ -261,6 +325,7 @@ void CachingAllocator::bury(const LedgerEntry& entry) {
 }
 
 void CachingAllocator::release_cached_locked() {
+  if (device_.is_cpu() && pinned_source()) pinned_source()->release_kept();
   const auto release = [this](Block* block) {
     take(block);
     stats_.reserved -= block->size;

@@ -31,7 +31,7 @@ class MemorySource {
  public:
   virtual ~MemorySource() = default;
   virtual void* acquire(std::size_t bytes) = 0;  // null when there is none; at least 512-aligned
-  virtual void release(void* data, std::size_t bytes) = 0;
+  virtual void release(void* data, std::size_t bytes) noexcept = 0;
   virtual void fill(void* data, std::size_t bytes, unsigned char value) = 0;  // poison mode
   /// Tells an address sanitizer which parts are cached and must not be touched.
   virtual void poison(void* data, std::size_t bytes, bool on) noexcept {}
@@ -44,6 +44,26 @@ class MemorySource {
   /// A block is in use from now on, in the order of the lane, and then no more.
   virtual void opened(void* data, std::size_t bytes, std::size_t requested) {}
   virtual void closed(void* data, std::uint64_t lanes) {}
+
+  // Sources that keep what was released for the next request.
+  virtual std::size_t kept_bytes() const { return 0; }
+  virtual void release_kept() noexcept {}
+};
+
+/// Host memory that devices read by themselves, provided by a back end; null where there is none.
+void set_pinned_source(MemorySource* source);
+MemorySource* pinned_source();
+
+/// While this lives, what this thread takes from the CPU's allocator is pinned, if it can be.
+class PinnedScope {
+ public:
+  PinnedScope();
+  ~PinnedScope();
+  PinnedScope(const PinnedScope&) = delete;
+  PinnedScope& operator=(const PinnedScope&) = delete;
+
+ private:
+  bool outer_;
 };
 
 struct LedgerEntry {
@@ -65,9 +85,10 @@ struct Block {
   std::uint64_t segment = 0;  // number of the segment that it was cut from
   std::uint64_t lanes = 0;    // of the source, that may still use it
   bool live = false;
-  bool slab = false;        // lies in a slab of small blocks
-  bool direct = false;      // allocated in no-cache mode: goes straight back
-  Block* before = nullptr;  // neighbours in the segment
+  bool slab = false;               // lies in a slab of small blocks
+  bool direct = false;             // goes straight back to where it came from
+  MemorySource* source = nullptr;  // where that is not the allocator's own source
+  Block* before = nullptr;         // neighbours in the segment
   Block* after = nullptr;
   Block* bin_before = nullptr;  // neighbours in the free bin, in the list of live blocks, or spare
   Block* bin_after = nullptr;
@@ -125,6 +146,9 @@ class CachingAllocator {
     }
   };
 
+  MemorySource& source_of(const Block& block) { return block.source ? *block.source : *source_; }
+  Block* take_pinned(std::size_t size);
+  void close(Block* block) noexcept;
   Block* find_small(std::size_t size);
   Block* find_large(std::size_t size);
   Block* find_or_grow(std::size_t size, std::size_t wanted);

@@ -42,6 +42,7 @@ MemoryStats CachingAllocator::stats() const {
   const std::lock_guard lock(mutex_);
   MemoryStats stats = stats_;
   stats.peak = whole_.peak;
+  if (device_.is_cpu() && pinned_source()) stats.reserved += pinned_source()->kept_bytes();
   return stats;
 }
 

@@ -41,7 +41,7 @@ class HostSource final : public MemorySource {
     if (large) madvise(data, bytes, MADV_HUGEPAGE);
     return data;
   }
-  void release(void* data, std::size_t bytes) override {
+  void release(void* data, std::size_t bytes) noexcept override {
     poison(data, bytes, false);
     std::free(data);
   }
@@ -68,7 +68,7 @@ class MetaSource final : public MemorySource {
     next_ += bytes;
     return reinterpret_cast<void*>(next_ - bytes);  // NOLINT: never read
   }
-  void release(void*, std::size_t) override {}
+  void release(void*, std::size_t) noexcept override {}
   void fill(void*, std::size_t, unsigned char) override {}
 
  private:

@@ -127,16 +127,19 @@ void find_nonfinite(View x, View first_bad) {
   *first_bad.as<std::int64_t>() = -1;
   if (x.numel() == 0 || !is_floating(x.dtype)) return;
   const Queue queue(x);
-  auto* lowest = static_cast<unsigned long long*>(queue.scratch());
-  check_cuda(cudaMemsetAsync(lowest, 0xff, sizeof *lowest, queue.stream), "cudaMemsetAsync");
-  row_major(x).for_each_part([&](const Layout<1>& part) {
-    const auto n = static_cast<std::uint32_t>(numel(part.shape));
-    run(queue, find_nonfinite_elements, blocks_for(n), block_threads, 0, Walk<1>(part), n,
-        address(x, part.starts[0]), x.dtype, static_cast<unsigned long long>(part.first), lowest);
-  });
-  check_cuda(
-      cudaMemcpyAsync(first_bad.data, lowest, sizeof *lowest, cudaMemcpyDeviceToHost, queue.stream),
-      "cudaMemcpyAsync (to the host)");
+  {
+    const Scratch scratch(queue);
+    auto* lowest = static_cast<unsigned long long*>(scratch.data());
+    check_cuda(cudaMemsetAsync(lowest, 0xff, sizeof *lowest, queue.stream), "cudaMemsetAsync");
+    row_major(x).for_each_part([&](const Layout<1>& part) {
+      const auto n = static_cast<std::uint32_t>(numel(part.shape));
+      run(queue, find_nonfinite_elements, blocks_for(n), block_threads, 0, Walk<1>(part), n,
+          address(x, part.starts[0]), x.dtype, static_cast<unsigned long long>(part.first), lowest);
+    });
+    check_cuda(cudaMemcpyAsync(first_bad.data, lowest, sizeof *lowest, cudaMemcpyDeviceToHost,
+                               queue.stream),
+               "cudaMemcpyAsync (to the host)");
+  }
   synchronize(queue.device);  // all bits set is -1: none
 }
 

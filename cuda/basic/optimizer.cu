@@ -130,7 +130,8 @@ template <int states, class Make>
 void update_all(const UpdateList& list, const AdamWOptions& options, Make make) {
   const Queue queue(list.items.front().parameter);
   const Common common(list);
-  auto* factors = static_cast<StepFactors*>(queue.scratch());
+  const Scratch scratch(queue);
+  auto* factors = static_cast<StepFactors*>(scratch.data());
   for (const UpdateItem& item : list.items) {
     if (item.step.defined) {
       run(queue, count_step, 1, 1, 0, item.step.as<std::int64_t>(), common, options, factors);

@@ -238,9 +238,15 @@ void add_transfer(const char* name, std::uint64_t read_bytes, std::uint64_t writ
 void count_call(HostCall call) {
   const std::lock_guard guard(device_lock());
   HostCalls& calls = sums().calls;
-  ++(call == HostCall::allocation ? calls.allocations
-     : call == HostCall::free     ? calls.frees
-                                  : calls.waits);
+  switch (call) {
+    case HostCall::allocation: ++calls.allocations; break;
+    case HostCall::free: ++calls.frees; break;
+    case HostCall::wait: ++calls.waits; break;
+    case HostCall::stream_wait: ++calls.stream_waits; break;
+    case HostCall::upload: ++calls.uploads; break;
+    case HostCall::download: ++calls.downloads; break;
+    case HostCall::peer_copy: ++calls.peer_copies; break;
+  }
 }
 
 HostCalls host_calls() {

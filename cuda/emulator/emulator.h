@@ -40,14 +40,22 @@ struct Settings {
   bool run = true;
   /// Above 0: threads are also preempted at one in `preempt` memory accesses.
   unsigned preempt = 0;
+  /// Above 0: a host thread sleeps for a moment after one in `yield` calls that queue work, so that
+  /// other host threads come between.
+  unsigned yield = 0;
   /// OS threads that share the blocks of a launch. Checking and counting need one.
   unsigned threads = 1;
   /// Reports go to stderr as they arise, and a program that ends with reports nobody cleared fails.
   bool print = true;
-  /// What cudaMemGetInfo tells, and where cudaMalloc fails.
+  /// What cudaMemGetInfo tells, and where cudaMalloc fails; of each device.
   std::size_t device_bytes = std::size_t{8} << 30;
   /// What the device says it is, and how much shared memory a launch may ask for.
   const Card* card = &card_from_environment();
+  /// How many devices there are. Read once, at the first use of one.
+  int devices = 1;
+  /// A kernel that is given up spoils the process, as an illegal address does on a card: nothing
+  /// runs any more, and all calls return cudaErrorIllegalAddress.
+  bool sticky = false;
 };
 Settings& settings();
 
@@ -119,6 +127,9 @@ struct HostCalls {
   std::uint64_t allocations = 0;  // cudaMalloc, cudaMallocHost, cudaHostAlloc
   std::uint64_t frees = 0;        // cudaFree, cudaFreeHost
   std::uint64_t waits = 0;  // for a stream, an event, the device, a copy from or to pageable memory
+  std::uint64_t stream_waits = 0;  // cudaStreamWaitEvent: a stream waits, the host does not
+  std::uint64_t uploads = 0, downloads = 0;  // copies from and to the host
+  std::uint64_t peer_copies = 0;             // cudaMemcpyPeerAsync
 };
 /// Since the last clear_counters().
 HostCalls host_calls();

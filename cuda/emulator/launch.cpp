@@ -100,7 +100,7 @@ void run_launch(const Launch& launch, std::uint64_t oldest_unordered) {
     mine.counting.launch = {};
     mine.counting.launch.launches = 1;
   } else if (!(alone ? mine.run(launch, oldest_unordered) : run_in_parallel(launch, s.threads))) {
-    set_error(cudaErrorLaunchFailure);
+    set_fault();
   }
   if (!s.count) return;
   LaunchRecord record;
@@ -170,7 +170,15 @@ std::size_t most_dynamic(const void* kernel) {
 
 void enqueue(std::shared_ptr<const Call> call, dim3 grid, dim3 block, std::size_t shared_bytes,
              Stream* stream) {
-  Launch launch{std::move(call), grid, block, shared_bytes};
+  const int device = or_default(stream).device;
+  Launch launch{std::move(call), grid, block, shared_bytes, device};
+  if (device != current_device()) {
+    report_host("invalid launch", kernel_name(launch.call->kernel) +
+                                      ": the stream belongs to device " + std::to_string(device) +
+                                      ", but the current device is " +
+                                      std::to_string(current_device()));
+    return set_error(cudaErrorInvalidResourceHandle);
+  }
   const std::string mistake = invalid_launch(launch);
   if (!mistake.empty()) {
     report_host("invalid launch", kernel_name(launch.call->kernel) + ": " + mistake);

@@ -22,6 +22,7 @@ struct Launch {
   std::shared_ptr<const Call> call;
   dim3 grid, block;
   std::size_t shared_bytes = 0;
+  int device = 0;
   std::uint64_t blocks() const { return std::uint64_t{grid.x} * grid.y * grid.z; }
   int threads() const { return static_cast<int>(block.x * block.y * block.z); }
 };

@@ -43,7 +43,8 @@ void check_targets(View targets, View scale, std::int64_t classes, CrossEntropyT
   std::string bound = ", but there are " + std::to_string(classes) + " classes";
   if (options.ignored) bound += " (and " + std::to_string(*options.ignored) + " is ignored)";
   const IndexGuard guard = index_guard(queue, targets, {"targets", bound});
-  auto* counted = static_cast<unsigned long long*>(queue.scratch());
+  const Scratch scratch(queue);
+  auto* counted = static_cast<unsigned long long*>(scratch.data());
   check_cuda(cudaMemsetAsync(counted, 0, sizeof *counted, queue.stream), "cudaMemsetAsync");
   const Layout<1> layout = Layout<1>{targets.shape, {targets.strides}}.merged(false);
   if (targets.numel() > 0) {

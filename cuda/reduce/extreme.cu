@@ -7,6 +7,7 @@
 // sass search_pieces<.*Packed: need LDG.E.128; forbid LD.E ST.E; registers 64; shared 128
 // sass (search|compare)_pieces: forbid LD.E ST.E; registers 64; shared 128
 #include <algorithm>
+#include <optional>
 
 #include "quipu/cuda/pointwise/pointwise.cuh"
 #include "quipu/cuda/runtime/run.h"
@@ -113,7 +114,8 @@ void run_search(const Queue& queue, Search s) {
   s.piece = (s.length + pieces - 1) / pieces;
   s.piece = (s.piece + Chunk::count - 1) / Chunk::count * Chunk::count;
   const unsigned used = blocks_for(s.length, s.piece);
-  if (used > 1) s.found = queue.scratch();
+  std::optional<Scratch> scratch;
+  if (used > 1) s.found = scratch.emplace(queue).data();
   run(queue, search_pieces<T, Chunk, team>, dim3(blocks, used), block_threads, 0, s);
   if (used > 1) run(queue, compare_pieces<T>, blocks_for(s.lines), block_threads, 0, s, used);
 }

@@ -3,6 +3,8 @@
 //
 // sass sum_elements: forbid LD.E ST.E; registers 64; shared 2048
 // sass add_slices: forbid LD.E ST.E; registers 48; shared 0
+#include <optional>
+
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/cuda/pointwise/pointwise.cuh"
 #include "quipu/cuda/runtime/run.h"
@@ -120,8 +122,10 @@ void run_sum(const Target& o, Pointwise f, const Operands& in, const Layout<4>& 
          " is not summed, or not for whole numbers");
   const ReducePlan plan = plan_reduction(outputs, reduced, densest_is_reduced(parts),
                                          static_cast<std::int64_t>(scratch_bytes / sizeof(Sum<T>)));
+  std::optional<Scratch> scratch;
+  if (plan.slices > 1) scratch.emplace(queue);
   const SumTarget to{
-      {o.view.data, o.view.dtype, o.add}, scale, plan.slices > 1 ? queue.scratch() : nullptr};
+      {o.view.data, o.view.dtype, o.add}, scale, scratch ? scratch->data() : nullptr};
   const Walk<4> kept(parts.kept);
   run(queue, kernel, dim3(blocks_for(outputs, plan.outputs_per_block()), plan.slices),
       block_threads, 0, plan, kept, Walk<4>(parts.reduced), to, sources_of<T>(in, layout));

@@ -35,7 +35,6 @@ Blas::Blas(const Queue& queue, const View& workspace) : lock_(slot_of(queue).mut
   if (!slot.handle) {
     cublasHandle_t handle = nullptr;
     check_blas(cublasCreate(&handle), "cublasCreate");
-    check_blas(cublasSetStream(handle, queue.stream), "cublasSetStream");
     // Unless told, it may round the parts of a long sum to the type of the result.
     constexpr auto math = static_cast<cublasMath_t>(
         CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
@@ -43,9 +42,13 @@ Blas::Blas(const Queue& queue, const View& workspace) : lock_(slot_of(queue).mut
     slot.handle = handle;
   }
   handle_ = slot.handle;
+  // Each time: the number may stand for an adopted stream for a while. It also forgets the
+  // workspace.
+  check_blas(cublasSetStream(handle_, queue.stream), "cublasSetStream");
   const bool given = workspace.defined && workspace.numel() > 0;
+  if (!given) scratch_.emplace(queue);
   check_blas(
-      cublasSetWorkspace(handle_, given ? workspace.data : queue.scratch(),
+      cublasSetWorkspace(handle_, given ? workspace.data : scratch_->data(),
                          given ? static_cast<std::size_t>(workspace.numel()) : scratch_bytes),
       "cublasSetWorkspace");
 }

@@ -4,6 +4,7 @@
 #include <cublas_v2.h>
 
 #include <mutex>
+#include <optional>
 
 #include "quipu/core/dispatch/view.h"
 #include "streams.h"
@@ -21,6 +22,7 @@ class Blas {
 
  private:
   std::unique_lock<std::mutex> lock_;
+  std::optional<Scratch> scratch_;
   cublasHandle_t handle_;
 };
 

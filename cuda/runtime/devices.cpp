@@ -58,11 +58,11 @@ const Devices& devices() {
   return found;
 }
 
+}  // namespace
+
 int number_of(int index) {
   return devices().usable.at(static_cast<std::size_t>(index));
 }
-
-}  // namespace
 
 int device_count(std::string* why) {
   if (why) *why = devices().refused;
@@ -78,11 +78,14 @@ void check_device(int index) {
 }
 
 void use_device(int index) {
-  // A thread begins on device 0, but nothing has told the driver that it will be used.
-  static thread_local int current = -1;
-  if (current == index) return;
+  // A thread begins on device 0, but nothing has told the driver that it will be used. Later it is
+  // asked each time: the program and other libraries change the current device, too.
+  static thread_local bool begun = false;
+  int current = -1;
+  if (begun) check_cuda(cudaGetDevice(&current), "cudaGetDevice");
+  if (current == number_of(index)) return;
   check_cuda(cudaSetDevice(number_of(index)), "cudaSetDevice");
-  current = index;
+  begun = true;
 }
 
 std::size_t shared_bytes_of_block(int index) {

@@ -13,6 +13,9 @@ int device_count(std::string* why = nullptr);
 /// Throws unless there is a device of that number.
 void check_device(int index);
 
+/// CUDA's number of a device.
+int number_of(int index);
+
 /// Makes a device the one that this thread's CUDA calls go to.
 void use_device(int index);
 

@@ -1,6 +1,8 @@
 #include "index_errors.h"
 
 #include <array>
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -19,15 +21,71 @@ struct Check {
   bool operator==(const Check&) const = default;
 };
 
-struct DeviceNotes {
-  std::mutex mutex;
+/// A note, and what one thread has asked kernels to check since its last synchronisation.
+struct Log {
   IndexNote* note = nullptr;
-  std::vector<Check> checks;  // since the last synchronisation, equal ones once
+  std::uint64_t streams = 0;  // a bit for each that such kernels were queued on
+  std::vector<Check> checks;  // equal ones once
 };
 
-DeviceNotes& notes_of(int device) {
-  static auto* all = new std::array<DeviceNotes, Device::max_index>;
+/// The logs of a device that no thread has at present.
+struct Unowned {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Log>> pending;  // of threads that ended before they synchronised
+  std::vector<std::unique_ptr<Log>> unused;   // without checks: the next thread takes one
+  std::atomic<std::size_t> pending_count{0};
+};
+
+Unowned& unowned_of(int device) {
+  static auto* all = new std::array<Unowned, Device::max_index>;
   return (*all)[static_cast<std::size_t>(device)];
+}
+
+/// This thread's logs, by device; made at their first use. When the thread ends they are left to
+/// others, which calls nothing of CUDA.
+class ThreadLogs {
+ public:
+  ThreadLogs() = default;
+  ThreadLogs(const ThreadLogs&) = delete;
+  ThreadLogs& operator=(const ThreadLogs&) = delete;
+  ~ThreadLogs() {
+    for (std::size_t device = 0; device < logs_.size(); ++device) {
+      if (!logs_[device]) continue;
+      Unowned& unowned = unowned_of(static_cast<int>(device));
+      const std::lock_guard lock(unowned.mutex);
+      auto& left_to = logs_[device]->checks.empty() ? unowned.unused : unowned.pending;
+      left_to.push_back(std::move(logs_[device]));
+      unowned.pending_count = unowned.pending.size();
+    }
+  }
+  std::unique_ptr<Log>& operator[](int device) { return logs_[static_cast<std::size_t>(device)]; }
+
+ private:
+  std::array<std::unique_ptr<Log>, Device::max_index> logs_;
+};
+
+ThreadLogs& thread_logs() {
+  static thread_local ThreadLogs logs;
+  return logs;
+}
+
+std::unique_ptr<Log> take_log(int device) {
+  {
+    Unowned& unowned = unowned_of(device);
+    const std::lock_guard lock(unowned.mutex);
+    if (!unowned.unused.empty()) {
+      std::unique_ptr<Log> log = std::move(unowned.unused.back());
+      unowned.unused.pop_back();
+      return log;
+    }
+  }
+  auto log = std::make_unique<Log>();
+  void* memory = nullptr;
+  check_cuda(cudaMalloc(&memory, sizeof(IndexNote)), "cudaMalloc");
+  check_cuda(cudaMemset(memory, 0, sizeof(IndexNote)), "cudaMemset");
+  check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  log->note = static_cast<IndexNote*>(memory);
+  return log;
 }
 
 int number_of(std::vector<Check>& checks, const Check& check) {
@@ -60,37 +118,58 @@ IndexGuard index_guard(const Queue& queue, const View& index, std::int64_t size,
 }
 
 IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words) {
-  DeviceNotes& notes = notes_of(queue.device);
-  const std::lock_guard lock(notes.mutex);
-  if (!notes.note) {
-    void* memory = nullptr;
-    check_cuda(cudaMalloc(&memory, sizeof(IndexNote)), "cudaMalloc");
-    check_cuda(cudaMemset(memory, 0, sizeof(IndexNote)), "cudaMemset");
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    notes.note = static_cast<IndexNote*>(memory);
-  }
+  std::unique_ptr<Log>& log = thread_logs()[queue.device];
+  if (!log) log = take_log(queue.device);
+  log->streams |= std::uint64_t{1} << queue.number;
   const char* name = thread_context().op;
-  return {notes.note,
-          number_of(notes.checks, {name ? name : "index", index.shape, std::move(words)})};
+  return {log->note,
+          number_of(log->checks, {name ? name : "index", index.shape, std::move(words)})};
 }
 
-void throw_index_errors(int device) {
-  DeviceNotes& notes = notes_of(device);
-  std::string text;
-  {
-    const std::lock_guard lock(notes.mutex);
-    if (notes.checks.empty()) return;
-    // All streams: a note of another one must not be wiped out half-written.
-    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    IndexNote found{};
-    check_cuda(cudaMemcpy(&found, notes.note, sizeof found, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    if (found.priority != 0) {
-      text = message(notes.checks[static_cast<std::size_t>(found.check())], found);
-      check_cuda(cudaMemset(notes.note, 0, sizeof found), "cudaMemset");
-      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    }
-    notes.checks.clear();
+namespace {
+
+/// What the kernels of a log have noted, or nothing; the log is empty afterwards.
+std::string collect(int device, Log& log) {
+  if (log.checks.empty()) return {};
+  // A note must not be read or wiped out half-written.
+  for (int number = 0; number < most_streams; ++number) {
+    if ((log.streams >> number & 1u) == 0) continue;
+    check_cuda(cudaStreamSynchronize(stream_of(device, number)), "cudaStreamSynchronize");
   }
+  IndexNote found{};
+  check_cuda(cudaMemcpy(&found, log.note, sizeof found, cudaMemcpyDeviceToHost), "cudaMemcpy");
+  std::string text;
+  if (found.priority != 0) {
+    text = message(log.checks[static_cast<std::size_t>(found.check())], found);
+    check_cuda(cudaMemset(log.note, 0, sizeof found), "cudaMemset");
+    check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+  }
+  log.checks.clear();
+  log.streams = 0;
+  return text;
+}
+
+/// The same for threads that have ended.
+std::string collect_pending(int device) {
+  Unowned& unowned = unowned_of(device);
+  std::string text;
+  while (text.empty() && unowned.pending_count > 0) {
+    const std::lock_guard lock(unowned.mutex);
+    if (unowned.pending.empty()) break;
+    text = collect(device, *unowned.pending.back());
+    unowned.unused.push_back(std::move(unowned.pending.back()));
+    unowned.pending.pop_back();
+    unowned.pending_count = unowned.pending.size();
+  }
+  return text;
+}
+
+}  // namespace
+
+void throw_index_errors(int device) {
+  std::string text;
+  if (const std::unique_ptr<Log>& log = thread_logs()[device]) text = collect(device, *log);
+  if (text.empty()) text = collect_pending(device);
   if (!text.empty()) throw Error(text);
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 // Indices that kernels find out of range. A kernel does not use such an index; it writes a note to
 // device memory, and the next synchronisation throws the error that the CPU would throw, with the
-// name of the operator.
+// name of the operator. Every host thread has its own note and throws its own errors; those of a
+// thread that has ended are thrown by the next one that synchronises.
 #include <cstdint>
 #include <string>
 
@@ -10,7 +11,8 @@
 
 namespace quipu::detail::on_cuda {
 
-/// The first bad index since the last synchronisation, in the device's memory.
+/// The first bad index that kernels of one host thread met since its last synchronisation, in the
+/// device's memory.
 struct IndexNote {
   static constexpr int position_bits = 44;
   /// Highest for the earliest check, then for the lowest position; never 0, which means no note.
@@ -46,8 +48,8 @@ struct IndexWords {
 };
 IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words);
 
-/// Throws what kernels have noted; called after synchronisations. Costs nothing if no kernel with
-/// indices ran since the last time.
+/// Throws what kernels of this thread, and of threads that have ended, have noted; waits for them.
+/// Called after synchronisations. Costs nothing if no kernel with indices ran since the last time.
 void throw_index_errors(int device);
 
 }  // namespace quipu::detail::on_cuda

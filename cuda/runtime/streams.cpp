@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "event.h"
 #include "index_errors.h"
 #include "quipu/core/error.h"
 #include "quipu/core/report/device_timing.h"
@@ -16,12 +17,15 @@ namespace {
 
 struct Slot {
   std::atomic<cudaStream_t> stream{nullptr};
-  std::atomic<void*> scratch{nullptr};
+  std::mutex scratch_mutex;
+  void* scratch = nullptr;     // allocated at its first use
+  cudaStream_t own = nullptr;  // while another one stands in `stream`
   bool taken = false;
 };
 
 struct DeviceStreams {
   std::mutex mutex;
+  std::mutex adoption_mutex;  // held while an adopted stream of another thread is waited for
   std::array<Slot, most_streams> slots;
 };
 
@@ -40,24 +44,28 @@ std::array<std::int8_t, Device::max_index>& current_numbers() noexcept {
   return numbers;
 }
 
-class Event {
- public:
-  Event() {
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
-  }
-  ~Event() { static_cast<void>(cudaEventDestroy(event_)); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 void order(cudaStream_t first, cudaStream_t then) {
   const Event event;
-  check_cuda(cudaEventRecord(event, first), "cudaEventRecord");
-  check_cuda(cudaStreamWaitEvent(then, event, 0), "cudaStreamWaitEvent");
+  event.record(first);
+  event.let_wait(then);
+}
+
+/// The number of a stream that nobody has; the caller has it from now on.
+int take_number(int device) {
+  check_device(device);
+  DeviceStreams& streams = streams_of(device);
+  const std::lock_guard lock(streams.mutex);
+  int number = 1;
+  while (number < most_streams && slot_of(device, number).taken) ++number;
+  check(number < most_streams, "device cuda:", device, " has ", most_streams,
+        " streams already; let some go first");
+  slot_of(device, number).taken = true;
+  return number;
+}
+
+void free_number(int device, int number) {
+  const std::lock_guard lock(streams_of(device).mutex);
+  slot_of(device, number).taken = false;
 }
 
 }  // namespace
@@ -78,24 +86,14 @@ cudaStream_t stream_of(int device, int number) {
   return stream;
 }
 
-void* scratch_of(int device, int number) {
-  Slot& slot = slot_of(device, number);
-  if (void* scratch = slot.scratch.load(std::memory_order_acquire)) return scratch;
-  const std::lock_guard lock(streams_of(device).mutex);
-  if (void* scratch = slot.scratch.load()) return scratch;
-  use_device(device);
-  void* scratch = nullptr;
-  check_cuda(cudaMalloc(&scratch, scratch_bytes), "cudaMalloc");
-  slot.scratch.store(scratch, std::memory_order_release);
-  return scratch;
-}
-
 void wait_for_streams(int device, std::uint64_t numbers) {
   use_device(device);
   const int current = current_stream_number(device);
+  const cudaStream_t then = stream_of(device, current);
+  const std::lock_guard lock(streams_of(device).adoption_mutex);
   for (int number = 0; number < most_streams; ++number) {
     if (number == current || (numbers >> number & 1u) == 0) continue;
-    order(stream_of(device, number), stream_of(device, current));
+    order(stream_of(device, number), then);
   }
 }
 
@@ -107,16 +105,7 @@ void synchronize(int device) {
 }
 
 int open_stream(int device) {
-  check_device(device);
-  int number = 1;
-  {
-    DeviceStreams& streams = streams_of(device);
-    const std::lock_guard lock(streams.mutex);
-    while (number < most_streams && slot_of(device, number).taken) ++number;
-    check(number < most_streams, "device cuda:", device, " has ", most_streams,
-          " streams already; let some go first");
-    slot_of(device, number).taken = true;
-  }
+  const int number = take_number(device);
   static_cast<void>(stream_of(device, number));
   return number;
 }
@@ -124,8 +113,40 @@ int open_stream(int device) {
 /// The slot keeps its CUDA stream: blocks that remember the number stay ordered.
 void close_stream(int device, int number) {
   static_cast<void>(cudaStreamSynchronize(slot_of(device, number).stream.load()));
-  const std::lock_guard lock(streams_of(device).mutex);
-  slot_of(device, number).taken = false;
+  free_number(device, number);
+}
+
+/// Blocks remember numbers, and the program destroys its stream some time. So the slot's own stream
+/// comes before the adopted one, which takes its place, and after it when it is given back.
+int adopt_stream(int device, void* stream) {
+  const int number = take_number(device);
+  try {
+    use_device(device);
+    Slot& slot = slot_of(device, number);
+    slot.own = stream_of(device, number);
+    const cudaStream_t theirs = stream ? static_cast<cudaStream_t>(stream) : cudaStreamLegacy;
+    order(slot.own, theirs);
+    order(stream_of(device, current_stream_number(device)), theirs);
+    slot.stream.store(theirs, std::memory_order_release);
+  } catch (...) {
+    free_number(device, number);
+    throw;
+  }
+  return number;
+}
+
+void give_back_stream(int device, int number) {
+  Slot& slot = slot_of(device, number);
+  try {
+    use_device(device);
+    const std::lock_guard lock(streams_of(device).adoption_mutex);
+    order(slot.stream.load(), slot.own);
+    slot.stream.store(slot.own, std::memory_order_release);
+    order(slot.own, stream_of(device, current_stream_number(device)));
+  } catch (const Error&) {  // the device has failed, and the next call that can throw says so
+    slot.stream.store(slot.own, std::memory_order_release);
+  }
+  free_number(device, number);
 }
 
 int use_stream(int device, int number) {
@@ -142,6 +163,12 @@ Queue::Queue(int on_device) : device(on_device), number(current_stream_number(on
   use_device(device);
   stream = stream_of(device, number);
   note_device_work(device);
+}
+
+Scratch::Scratch(const Queue& queue) : lock_(slot_of(queue.device, queue.number).scratch_mutex) {
+  void*& memory = slot_of(queue.device, queue.number).scratch;
+  if (!memory) check_cuda(cudaMalloc(&memory, scratch_bytes), "cudaMalloc");
+  data_ = memory;
 }
 
 }  // namespace quipu::detail::on_cuda

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <mutex>
 
 #include "devices.h"
 #include "error.h"
@@ -22,14 +23,14 @@ inline constexpr std::size_t scratch_bytes = std::size_t{512} << 10;
 int open_stream(int device);
 void close_stream(int device, int number);
 int use_stream(int device, int number);
+int adopt_stream(int device, void* stream);
+void give_back_stream(int device, int number);
 void order_streams(int device, int first, int then);
 
 /// The number of this thread's stream on a device; 0 is the main one. Calls nothing.
 int current_stream_number(int device) noexcept;
 /// The CUDA stream; created at its first use.
 cudaStream_t stream_of(int device, int number);
-/// A stream's scratch memory; allocated at its first use.
-void* scratch_of(int device, int number);
 /// Makes this thread's stream wait for all work queued so far on the streams whose bits are set.
 void wait_for_streams(int device, std::uint64_t numbers);
 /// Waits for this thread's stream; index errors are thrown here.
@@ -41,10 +42,21 @@ class Queue {
   explicit Queue(const View& view) : Queue(view.device.index()) {}
   explicit Queue(int on_device);
 
-  void* scratch() const { return scratch_of(device, number); }
-
   int device, number;
   cudaStream_t stream;
+};
+
+/// The scratch memory of a stream while this lives, which is until the last launch that uses it is
+/// queued: host threads that work on one stream take turns, or the launches of one would come
+/// between those of another.
+class Scratch {
+ public:
+  explicit Scratch(const Queue& queue);
+  void* data() const { return data_; }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+  void* data_;
 };
 
 }  // namespace quipu::detail::on_cuda

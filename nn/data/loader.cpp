@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "quipu/core/context.h"
+#include "quipu/core/memory/allocator.h"
 #include "quipu/nn/data/permutation.h"
 #include "quipu/nn/data/prefetcher.h"
 #include "quipu/nn/named_state.h"
+#include "quipu/ops/pinned.h"
 
 namespace quipu::nn {
 using namespace quipu::detail;
@@ -53,6 +56,8 @@ struct Plan {
   /// Where values can be filled in.
   Batch make(const BatchPosition& position) const {
     const auto [first, last] = range(position.batch);
+    std::optional<PinnedScope> pinned;  // so that the device can copy it by itself
+    if (options.device.is_cuda()) pinned.emplace();
     return data->make(last - first, Device(DeviceKind::cpu, 0, options.device.is_meta()));
   }
   void fill(const BatchPosition& position, const Batch& batch) const;
@@ -132,7 +137,7 @@ Batch Loader::next() {
   const OpScope op("loader");
   Impl& self = *impl_;
   Batch batch = self.plan.options.prefetch > 0 ? self.take_prefetched() : self.make_now();
-  for (Tensor& tensor : batch) tensor = tensor.to(self.plan.options.device);
+  for (Tensor& tensor : batch) tensor = to_async(tensor, self.plan.options.device);
   self.position = self.plan.after(self.position);
   return batch;
 }

@@ -1,6 +1,11 @@
-// Copies of a tensor: dense, in another type, on another device.
+// Copies of a tensor: dense, in another type, on another device, in pinned memory.
 #include "quipu/autograd/knot.h"
+#include "quipu/core/devices.h"
 #include "quipu/core/dispatch/kernels.h"
+#include "quipu/core/memory/allocator.h"
+#include "quipu/core/memory/allocator_modes.h"
+#include "quipu/core/streams.h"
+#include "quipu/ops/pinned.h"
 #include "quipu/ops/pointwise/support.h"
 
 namespace quipu {
@@ -32,14 +37,24 @@ Tensor copied(const Tensor& x, DType dtype) {
   return tie(o, {x}, CopyRule{});
 }
 
-/// Moves values between devices; two that are not the host meet on it.
-void transfer(const Tensor& from, const Tensor& to) {
+/// Moves values between devices.
+void transfer(const Tensor& from, const Tensor& to, bool async) {
   if (from.numel() == 0 || to.device().is_meta()) return;
+  const DeviceFunctions& functions = device_functions(DeviceKind::cuda);
+  if (from.device().is_cpu() && async) return functions.upload_async(to, dense(from));
   if (from.device().is_cpu()) return upload_kernel(to, dense(from));
   if (to.device().is_cpu()) return download_kernel(dense(from), to);
-  const Tensor host = workspace(from.shape(), from.dtype(), cpu);
-  transfer(from, host);
-  transfer(host, to);
+  functions.copy_between_devices(to, dense(from));
+}
+
+Tensor moved(const Tensor& x, Device device, bool async) {
+  if (device == x.device()) return x;
+  check(device.is_meta() || !x.device().is_meta(), "a tensor on ", x.device(),
+        " has no values to move to ", device,
+        "; make it there instead, as in empty(x.shape(), x.dtype(), \"", device, "\")");
+  const Tensor o = empty(x.shape(), x.dtype(), device);
+  transfer(x, o, async);
+  return tie(o, {x}, MoveRule{x.device()});
 }
 
 }  // namespace
@@ -61,13 +76,27 @@ Tensor Tensor::to(DType dtype) const {
 
 Tensor Tensor::to(Device device) const {
   const OpScope op("to");
-  if (device == this->device()) return *this;
-  check(device.is_meta() || !this->device().is_meta(), "a tensor on ", this->device(),
-        " has no values to move to ", device,
-        "; make it there instead, as in empty(x.shape(), x.dtype(), \"", device, "\")");
-  const Tensor o = empty(shape(), dtype(), device);
-  transfer(*this, o);
-  return tie(o, {*this}, MoveRule{this->device()});
+  return moved(*this, device, false);
+}
+
+Tensor to_async(const Tensor& x, Device device) {
+  const OpScope op("to_async");
+  return moved(x, device, true);
+}
+
+bool is_pinned(const Tensor& x) {
+  const auto function = device_functions(DeviceKind::cuda).is_pinned;
+  return x.device().is_cpu() && function && function(x);
+}
+
+Tensor pin_memory(const Tensor& x) {
+  const OpScope op("pin_memory");
+  check(x.device().kind() == DeviceKind::cpu, "x is on ", x.device(),
+        ", but only memory of the CPU can be pinned; take x.to(cpu)");
+  const bool useful = x.device().is_cpu() && device_count(DeviceKind::cuda) > 0 && caching_mode();
+  if (!useful || is_pinned(x)) return x;
+  const PinnedScope pinned;
+  return copied(x, x.dtype());
 }
 
 }  // namespace quipu

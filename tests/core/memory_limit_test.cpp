@@ -41,7 +41,7 @@ class SmallSource final : public MemorySource {
     taken_[data] = bytes;
     return data;
   }
-  void release(void* data, std::size_t bytes) override {
+  void release(void* data, std::size_t bytes) noexcept override {
     CHECK(taken_.at(data) == bytes);
     taken_.erase(data);
     left_ += bytes;

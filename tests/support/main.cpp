@@ -3,6 +3,7 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -107,6 +108,9 @@ bool references_are_there() {
 }  // namespace
 
 int main(int argc, char** argv) {
+#ifdef QUIPU_EMULATE
+  setenv("QUIPU_EMULATOR_DEVICES", "2", 0);  // NOLINT: there are no other threads yet
+#endif
   if (!devices_are_there() || !references_are_there()) return EXIT_FAILURE;
   const Holdings at_start;
   doctest::Context context(argc, argv);

@@ -74,6 +74,12 @@ bool Multiprocessor::find(std::uintptr_t address, std::size_t bytes, Access acce
       fault(freed ? "use after free" : "out of bounds", code,
             memory.describe(offset, bytes, verb(access)));
     }
+    if (!memory.on_device(offset, launch_->device)) [[unlikely]] {
+      fault("other device", code,
+            memory.describe(offset, bytes, verb(access)) + " on device " +
+                std::to_string(memory.device_of(offset)) + "; the kernel runs on device " +
+                std::to_string(launch_->device));
+    }
     place = {&memory.shadow(), offset, false};
     return true;
   }

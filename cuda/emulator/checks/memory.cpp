@@ -52,7 +52,13 @@ DeviceMemory::DeviceMemory()
       touched_(static_cast<std::uint32_t*>(reserve(span / sector * 4, PROT_READ | PROT_WRITE))),
       moments_(
           static_cast<Moment*>(reserve(span / sector * sizeof(Moment), PROT_READ | PROT_WRITE))),
-      shadow_(span, false) {}
+      shadow_(span, false) {
+  const auto devices = static_cast<std::size_t>(settings().devices);
+  part_ = span / devices / page * page;
+  for (std::size_t i = 0; i < devices; ++i) {
+    spaces_.push_back({i * part_ + page, (i + 1) * part_, 0, {}});
+  }
+}
 
 std::string DeviceMemory::describe(std::size_t offset, std::size_t bytes, const char* what) const {
   const Block& block = block_at(offset);
@@ -63,19 +69,20 @@ std::string DeviceMemory::describe(std::size_t offset, std::size_t bytes, const 
          "device allocation of " + std::to_string(block.bytes) + " bytes";
 }
 
-bool DeviceMemory::find_pages(std::size_t bytes, Pages& taken) {
-  const auto fits = std::find_if(freed_.begin(), freed_.end(),
+bool DeviceMemory::find_pages(Space& space, std::size_t bytes, Pages& taken) {
+  const auto fits = std::find_if(space.freed.begin(), space.freed.end(),
                                  [&](const Pages& freed) { return freed.bytes >= bytes; });
   // A rehearsal takes much and touches nothing of it: it had better take the same again.
-  const bool again = fits != freed_.end() && (!settings().run || top_ + bytes > span);
-  if (!again && top_ + bytes > span) return false;
+  const bool full = space.top + bytes > space.end;
+  const bool again = fits != space.freed.end() && (!settings().run || full);
+  if (!again && full) return false;
   if (!again) {
-    taken = {top_, bytes};
-    top_ += bytes;
+    taken = {space.top, bytes};
+    space.top += bytes;
     return true;
   }
   taken = *fits;
-  freed_.erase(fits);
+  space.freed.erase(fits);
   return true;
 }
 
@@ -83,11 +90,12 @@ void DeviceMemory::own(std::size_t offset, std::size_t bytes, std::uint32_t bloc
   std::fill_n(owner_ + offset / unit, round_up(bytes, unit) / unit, block);
 }
 
-void* DeviceMemory::allocate(std::size_t bytes) {
-  if (used_ + bytes > settings().device_bytes) return nullptr;
+void* DeviceMemory::allocate(std::size_t bytes, int device) {
+  Space& space = spaces_[static_cast<std::size_t>(device)];
+  if (space.used + bytes > settings().device_bytes) return nullptr;
   const std::size_t pages = round_up(std::max<std::size_t>(bytes, 1), page);
   Pages taken{};
-  if (!find_pages(pages + 2 * page, taken)) return nullptr;
+  if (!find_pages(space, pages + 2 * page, taken)) return nullptr;
   const std::size_t offset = taken.offset + page;
   void* pointer = reinterpret_cast<void*>(base_ + offset);
   if (mprotect(pointer, pages, PROT_READ | PROT_WRITE) != 0) return nullptr;
@@ -96,7 +104,7 @@ void* DeviceMemory::allocate(std::size_t bytes) {
   blocks_.push_back({offset, bytes, true});
   pages_.push_back(taken);
   own(taken.offset, taken.bytes, number);  // the gaps too: an overrun names its allocation
-  used_ += bytes;
+  space.used += bytes;
   return pointer;
 }
 
@@ -109,7 +117,8 @@ bool DeviceMemory::release(void* pointer) {
   if (number == 0 || !blocks_[number].live) return false;
   const Pages taken = pages_[number];
   blocks_[number].live = false;
-  used_ -= blocks_[number].bytes;
+  Space& space = spaces_[static_cast<std::size_t>(device_of(offset))];
+  space.used -= blocks_[number].bytes;
   own(taken.offset, taken.bytes, number);
   const std::size_t pages = taken.bytes - 2 * page;
   madvise(pointer, pages, MADV_DONTNEED);
@@ -117,7 +126,7 @@ bool DeviceMemory::release(void* pointer) {
   drop_pages(touched_ + offset / sector, touched_ + (offset + pages) / sector);
   drop_pages(moments_ + offset / sector, moments_ + (offset + pages) / sector);
   if (is_watched()) shadow_.forget(offset, pages);
-  freed_.push_back(taken);
+  space.freed.push_back(taken);
   return true;
 }
 

@@ -74,8 +74,11 @@ Settings& settings() {
     s->count = environment("QUIPU_EMULATOR_COUNT", s->count) != 0;
     s->run = environment("QUIPU_EMULATOR_RUN", s->run) != 0;
     s->preempt = static_cast<unsigned>(environment("QUIPU_EMULATOR_PREEMPT", s->preempt));
+    s->yield = static_cast<unsigned>(environment("QUIPU_EMULATOR_YIELD", s->yield));
     s->threads = static_cast<unsigned>(environment("QUIPU_EMULATOR_THREADS", s->threads));
     s->print = environment("QUIPU_EMULATOR_PRINT", s->print) != 0;
+    s->devices = static_cast<int>(environment("QUIPU_EMULATOR_DEVICES", 1));
+    s->sticky = environment("QUIPU_EMULATOR_STICKY", s->sticky) != 0;
     s->device_bytes = environment("QUIPU_EMULATOR_DEVICE_BYTES", s->device_bytes);
     return s;
   }();

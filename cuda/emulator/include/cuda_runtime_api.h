@@ -1,5 +1,5 @@
 #pragma once
-// The part of the CUDA runtime API that the library uses: one device, streams, events, memory.
+// The part of the CUDA runtime API that the library uses: devices, streams, events, memory.
 #include <cstddef>
 
 #include "../device.h"
@@ -10,6 +10,7 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInitializationError = 3,
+  cudaErrorCudartUnloading = 4,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
@@ -69,6 +70,8 @@ struct cudaDeviceProp {
 };
 using cudaStream_t = quipu::emulator::Stream*;
 using cudaEvent_t = quipu::emulator::Event*;
+/// The default stream by a name that is not null.
+#define cudaStreamLegacy (reinterpret_cast<cudaStream_t>(0x1))
 inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1,
                           cudaEventDisableTiming = 2;
@@ -107,6 +110,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream = nullptr);
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
+                                std::size_t bytes, cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes);
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream = nullptr);
 

@@ -20,6 +20,7 @@ using namespace quipu::emulator;
 namespace {
 
 cudaError_t last_error = cudaSuccess;
+cudaError_t fault = cudaSuccess;  // stays until the process ends
 
 /// Memory of cudaMallocHost: the only host memory that an asynchronous copy may find changed.
 std::map<const char*, std::size_t>& pinned() {
@@ -38,6 +39,11 @@ bool on_device(const void* pointer) {
   return device_memory().contains(reinterpret_cast<std::uintptr_t>(pointer));
 }
 
+int device_of(const void* pointer) {
+  DeviceMemory& memory = device_memory();
+  return memory.device_of(memory.offset_of(reinterpret_cast<std::uintptr_t>(pointer)));
+}
+
 cudaError_t refuse(const std::string& text) {
   report_host("invalid copy", text);
   set_error(cudaErrorInvalidValue);
@@ -51,6 +57,17 @@ namespace quipu::emulator {
 void set_error(cudaError_t error) {
   const std::lock_guard guard(device_lock());
   if (last_error == cudaSuccess) last_error = error;
+}
+
+void set_fault() {
+  const std::lock_guard guard(device_lock());
+  if (settings().sticky) fault = cudaErrorIllegalAddress;
+  set_error(settings().sticky ? fault : cudaErrorLaunchFailure);
+}
+
+cudaError_t device_fault() {
+  const std::lock_guard guard(device_lock());
+  return fault;
 }
 
 bool HostAccess::touch(const void* address, std::size_t bytes, HostUse use) const {
@@ -107,22 +124,24 @@ void HostAccess::copied(void* to, const void* from, std::size_t bytes) const {
 
 cudaError_t cudaGetLastError() {
   const std::lock_guard guard(device_lock());
-  return std::exchange(last_error, cudaSuccess);
+  return fault != cudaSuccess ? fault : std::exchange(last_error, cudaSuccess);
 }
 
 cudaError_t cudaPeekAtLastError() {
   const std::lock_guard guard(device_lock());
-  return last_error;
+  return fault != cudaSuccess ? fault : last_error;
 }
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  if (const cudaError_t error = device_fault()) return error;
   count_call(HostCall::allocation);
   const std::lock_guard guard(device_lock());
-  *pointer = bytes == 0 ? nullptr : device_memory().allocate(bytes);
+  *pointer = bytes == 0 ? nullptr : device_memory().allocate(bytes, current_device());
   return bytes == 0 || *pointer != nullptr ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaFree(void* pointer) {
+  if (const cudaError_t error = device_fault()) return error;
   if (pointer == nullptr) return cudaSuccess;
   count_call(HostCall::free);
   const std::lock_guard guard(device_lock());
@@ -133,6 +152,7 @@ cudaError_t cudaFree(void* pointer) {
 }
 
 cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
+  if (const cudaError_t error = device_fault()) return error;
   count_call(HostCall::allocation);
   const std::lock_guard guard(device_lock());
   constexpr std::size_t page = 4096;
@@ -147,6 +167,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
+  if (const cudaError_t error = device_fault()) return error;
   if (pointer == nullptr) return cudaSuccess;
   count_call(HostCall::free);
   const std::lock_guard guard(device_lock());
@@ -157,22 +178,24 @@ cudaError_t cudaFreeHost(void* pointer) {
 }
 
 cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
+  if (const cudaError_t error = device_fault()) return error;
   const std::lock_guard guard(device_lock());
   *total = settings().device_bytes;
-  *available = *total - std::min(*total, device_memory().used());
+  *available = *total - std::min(*total, device_memory().used(current_device()));
   return cudaSuccess;
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
   auto* p = const_cast<void*>(pointer);
   *attributes = {cudaMemoryTypeUnregistered, 0, nullptr, p};
-  if (on_device(pointer)) *attributes = {cudaMemoryTypeDevice, 0, p, nullptr};
+  if (on_device(pointer)) *attributes = {cudaMemoryTypeDevice, device_of(pointer), p, nullptr};
   if (is_pinned(pointer)) *attributes = {cudaMemoryTypeHost, 0, p, p};
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  if (const cudaError_t error = device_fault()) return error;
   const bool to_device = on_device(to), from_device = on_device(from);
   const bool want_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool want_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
@@ -180,6 +203,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (kind != cudaMemcpyDefault && (to_device != want_to || from_device != want_from)) {
     return refuse("cudaMemcpyAsync: the direction does not fit where the pointers lead");
   }
+  if (to_device != from_device) count_call(to_device ? HostCall::upload : HostCall::download);
   // Ordinary host memory is read before the call returns; only pinned memory is read later.
   std::shared_ptr<std::vector<char>> staged;
   if (!from_device && !is_pinned(from)) {
@@ -201,12 +225,34 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
+                                std::size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = device_fault()) return error;
+  if (bytes == 0) return cudaSuccess;
+  if (!on_device(to) || !on_device(from) || device_of(to) != to_device ||
+      device_of(from) != from_device) {
+    return refuse("cudaMemcpyPeerAsync: the pointers do not lead to the devices that are named");
+  }
+  count_call(HostCall::peer_copy);
+  submit(stream, [=](std::uint64_t start, std::uint64_t oldest) {
+    add_transfer("cudaMemcpyPeerAsync", bytes, bytes);
+    if (!settings().run) return;
+    const HostAccess access{"cudaMemcpyPeerAsync", start, oldest};
+    if (!access.touch(from, bytes, HostUse::copy)) return;
+    if (!access.touch(to, bytes, HostUse::write)) return;
+    std::memmove(to, from, bytes);
+    access.copied(to, from, bytes);
+  });
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
   return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t error = device_fault()) return error;
   if (bytes == 0) return cudaSuccess;
   if (!on_device(to)) return refuse("cudaMemsetAsync: the pointer does not lead to the device");
   submit(stream, [=](std::uint64_t start, std::uint64_t oldest) {

@@ -10,6 +10,10 @@ namespace quipu::emulator {
 
 /// What cudaGetLastError gives next.
 void set_error(cudaError_t error);
+/// A kernel was given up.
+void set_fault();
+/// What all calls return because of an earlier kernel (Settings::sticky), or cudaSuccess.
+cudaError_t device_fault();
 
 enum class HostUse : std::uint8_t {
   copy,   // values may be anything

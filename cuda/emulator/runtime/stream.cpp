@@ -1,31 +1,42 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <deque>
+#include <thread>
 #include <vector>
 
 #include "../checks/report.h"
 #include "../emulator.h"
 #include "../multiprocessor.h"
+#include "runtime.h"
 
 namespace quipu::emulator {
 namespace {
 
-struct Device {
-  Stream default_stream;
-  std::vector<Stream*> streams{&default_stream};
+struct Devices {
+  std::deque<Stream> default_streams;  // one a device
+  std::vector<Stream*> streams;
   StreamClock host;  // what the host has waited for
   std::uint64_t sequence = 0, random = 0x853c49e6748fea9bu;
   std::uint32_t numbers = 0;
+
+  Devices() {
+    for (int i = 0; i < settings().devices; ++i) {
+      Stream& stream = default_streams.emplace_back();
+      stream.device = i;
+      stream.number = numbers++;
+      streams.push_back(&stream);
+    }
+  }
+  Stream& default_of(int device) { return default_streams[static_cast<std::size_t>(device)]; }
 };
 
-Device& device() {
-  static Device* only = new Device;
-  return *only;
+Devices& devices() {
+  static auto* all = new Devices;
+  return *all;
 }
 
-Stream* or_default(Stream* stream) {
-  return stream == nullptr ? &device().default_stream : stream;
-}
+constinit thread_local int current = 0;
 
 constexpr std::uint64_t never = ~std::uint64_t{0};
 
@@ -38,18 +49,19 @@ bool can_run(const Stream& stream) {
   const Item& item = stream.queue.front();
   if (item.wait != nullptr && item.wait->reached < item.ticket) return false;
   if (!stream.blocking) return true;
-  // The default stream and the blocking ones keep the order of enqueueing between them.
-  if (&stream != &device().default_stream) {
-    return first_sequence(device().default_stream) > item.sequence;
-  }
-  return std::all_of(device().streams.begin(), device().streams.end(), [&](const Stream* other) {
-    return other == &stream || !other->blocking || first_sequence(*other) > item.sequence;
+  // The default stream of a device and its blocking ones keep the order of enqueueing between them.
+  const Stream& common = devices().default_of(stream.device);
+  if (&stream != &common) return first_sequence(common) > item.sequence;
+  const auto& all = devices().streams;
+  return std::all_of(all.begin(), all.end(), [&](const Stream* other) {
+    return other == &stream || other->device != stream.device || !other->blocking ||
+           first_sequence(*other) > item.sequence;
   });
 }
 
 /// Runs the first item of one stream, any that can.
 bool step() {
-  Device& d = device();
+  Devices& d = devices();
   d.random = d.random * 6364136223846793005u + settings().seed * 2 + 1;
   const std::size_t start = settings().seed == 0 ? 0 : d.random >> 33;
   for (std::size_t i = 0; i < d.streams.size(); ++i) {
@@ -68,19 +80,19 @@ void run_until(Done done) {
   while (!done()) {
     if (step()) continue;
     report_host("deadlock", "streams wait for events that nobody records");
-    for (Stream* stream : device().streams) stream->queue.clear();
+    for (Stream* stream : devices().streams) stream->queue.clear();
     return;
   }
 }
 
 std::size_t queued() {
   std::size_t count = 0;
-  for (const Stream* stream : device().streams) count += stream->queue.size();
+  for (const Stream* stream : devices().streams) count += stream->queue.size();
   return count;
 }
 
 void push(Stream* stream, Item item) {
-  item.sequence = ++device().sequence;
+  item.sequence = ++devices().sequence;
   stream->queue.push_back(std::move(item));
   constexpr std::size_t most_queued = 256;
   if (settings().seed == 0) {
@@ -90,18 +102,44 @@ void push(Stream* stream, Item item) {
   }
 }
 
+/// At its end, without the device's lock, other host threads get a chance.
+struct Yield {
+  Yield() = default;
+  Yield(const Yield&) = delete;
+  Yield& operator=(const Yield&) = delete;
+  ~Yield() {
+    static thread_local unsigned calls = 0;
+    const unsigned every = settings().yield;
+    if (every == 0 || ++calls % every != 0) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+};
+
 /// What comes before the next item of a stream.
 void catch_up(Stream& stream) {
-  Device& d = device();
+  Devices& d = devices();
   join(stream.clock, d.host);
   if (!stream.blocking) return;
-  if (&stream != &d.default_stream) return join(stream.clock, d.default_stream.clock);
+  const Stream& common = d.default_of(stream.device);
+  if (&stream != &common) return join(stream.clock, common.clock);
   for (const Stream* other : d.streams) {
-    if (other->blocking) join(stream.clock, other->clock);
+    if (other->blocking && other->device == stream.device) join(stream.clock, other->clock);
   }
 }
 
 }  // namespace
+
+int current_device() {
+  return current;
+}
+
+void set_current_device(int device) {
+  current = device;
+}
+
+Stream& or_default(Stream* stream) {
+  return stream == nullptr || stream == cudaStreamLegacy ? devices().default_of(current) : *stream;
+}
 
 std::recursive_mutex& device_lock() {
   static auto* lock = new std::recursive_mutex;
@@ -109,8 +147,9 @@ std::recursive_mutex& device_lock() {
 }
 
 void submit(Stream* stream, WorkFunction function) {
+  const Yield yield;
   const std::lock_guard guard(device_lock());
-  Stream& s = *or_default(stream);
+  Stream& s = or_default(stream);
   catch_up(s);
   Work work;
   work.stream = s.number;
@@ -121,51 +160,70 @@ void submit(Stream* stream, WorkFunction function) {
   push(&s, {0,
             [work = std::move(work), function = std::move(function)] {
               const std::uint64_t start = ++global_epoch();
-              function(start, stream_order().begin(work, start));
+              const std::uint64_t oldest = stream_order().begin(work, start);
+              if (device_fault() == cudaSuccess) function(start, oldest);
             },
             nullptr, 0});
 }
 
 void submit_note(Stream* stream, std::function<void()> note) {
   const std::lock_guard guard(device_lock());
-  push(or_default(stream), {0, std::move(note), nullptr, 0});
+  push(&or_default(stream), {0, std::move(note), nullptr, 0});
 }
 
 Stream* create_stream(bool blocking) {
   const std::lock_guard guard(device_lock());
   auto* stream = new Stream;
-  stream->number = ++device().numbers;
+  stream->number = devices().numbers++;
+  stream->device = current;
   stream->blocking = blocking;
-  device().streams.push_back(stream);
+  devices().streams.push_back(stream);
   return stream;
 }
 
 void destroy_stream(Stream* stream) {
   const std::lock_guard guard(device_lock());
   finish_stream(stream);
-  std::erase(device().streams, stream);
+  std::erase(devices().streams, stream);
   delete stream;
 }
 
 void finish_stream(Stream* stream) {
   const std::lock_guard guard(device_lock());
-  Stream& s = *or_default(stream);
+  Stream& s = or_default(stream);
   run_until([&] { return s.queue.empty(); });
   catch_up(s);
-  join(device().host, s.clock);
+  join(devices().host, s.clock);
+}
+
+void finish_device(int device) {
+  if (settings().devices == 1) return finish_all_streams();
+  if (running != nullptr) return;
+  const std::lock_guard guard(device_lock());
+  const auto for_each = [&](auto f) {
+    for (Stream* stream : devices().streams) {
+      if (stream->device == device) f(*stream);
+    }
+  };
+  run_until([&] {
+    bool empty = true;
+    for_each([&](const Stream& stream) { empty = empty && stream.queue.empty(); });
+    return empty;
+  });
+  for_each([](const Stream& stream) { join(devices().host, stream.clock); });
 }
 
 void finish_all_streams() {
   if (running != nullptr) return;
   const std::lock_guard guard(device_lock());
   run_until([] { return queued() == 0; });
-  for (const Stream* stream : device().streams) join(device().host, stream->clock);
+  for (const Stream* stream : devices().streams) join(devices().host, stream->clock);
   stream_order().forget();
 }
 
 bool is_finished(Stream* stream) {
   const std::lock_guard guard(device_lock());
-  Stream& s = *or_default(stream);
+  Stream& s = or_default(stream);
   if (!s.queue.empty()) make_progress();
   return s.queue.empty();
 }
@@ -177,7 +235,7 @@ void make_progress() {
 
 void record(Event& event, Stream* stream) {
   const std::lock_guard guard(device_lock());
-  Stream& s = *or_default(stream);
+  Stream& s = or_default(stream);
   catch_up(s);
   EventState& state = *event.state;
   state.clock = s.clock;
@@ -192,7 +250,7 @@ void record(Event& event, Stream* stream) {
 
 void wait_for(Stream* stream, const Event& event) {
   const std::lock_guard guard(device_lock());
-  Stream& s = *or_default(stream);
+  Stream& s = or_default(stream);
   join(s.clock, event.state->clock);
   push(&s, {0, nullptr, event.state, event.state->recorded});
 }
@@ -200,7 +258,7 @@ void wait_for(Stream* stream, const Event& event) {
 void finish_event(const Event& event) {
   const std::lock_guard guard(device_lock());
   run_until([&] { return event.state->ready(); });
-  join(device().host, event.state->clock);
+  join(devices().host, event.state->clock);
 }
 
 }  // namespace quipu::emulator

@@ -20,6 +20,7 @@ struct EventState {
   bool ready() const { return reached >= recorded; }
 };
 struct Event {
+  int device = 0;
   std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 
@@ -31,6 +32,7 @@ struct Item {
 };
 struct Stream {
   std::uint32_t number = 0;
+  int device = 0;
   bool blocking = true;  // with regard to the default stream
   std::uint32_t position = 0;
   StreamClock clock;
@@ -40,6 +42,12 @@ struct Stream {
 /// One thread at a time talks to the device.
 std::recursive_mutex& device_lock();
 
+/// The device that this host thread's calls go to.
+int current_device();
+void set_current_device(int device);
+/// The default stream of the current device, if it is meant.
+Stream& or_default(Stream* stream);
+
 /// Queues a kernel, a copy, a fill or a library call. It is given the first epoch that is its own
 /// and the first that is not ordered before it.
 using WorkFunction = std::function<void(std::uint64_t start, std::uint64_t oldest_unordered)>;
@@ -47,10 +55,11 @@ void submit(Stream* stream, WorkFunction work);
 /// Queues something that touches no device memory.
 void submit_note(Stream* stream, std::function<void()> note);
 
-Stream* create_stream(bool blocking);
+Stream* create_stream(bool blocking);  // of the current device
 void destroy_stream(Stream* stream);
 void finish_stream(Stream* stream);
-void finish_all_streams();
+void finish_device(int device);
+void finish_all_streams();  // of all devices
 bool is_finished(Stream* stream);
 /// Something that is queued runs, so that a host that only asks comes to an end.
 void make_progress();

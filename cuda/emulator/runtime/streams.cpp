@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <mutex>
 
+#include "../checks/report.h"
 #include "../count.h"
 #include "../emulator.h"
 #include "runtime.h"
@@ -10,22 +11,32 @@
 
 using namespace quipu::emulator;
 
+namespace {
+
+bool is_device(int device) {
+  return device >= 0 && device < settings().devices;
+}
+
+}  // namespace
+
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = settings().devices;
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device();
   return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+  if (!is_device(device)) return cudaErrorInvalidDevice;
+  set_current_device(device);
+  return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device != 0) return cudaErrorInvalidDevice;
+  if (!is_device(device)) return cudaErrorInvalidDevice;
   const Card& card = *settings().card;
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
@@ -50,7 +61,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  if (device != 0) return cudaErrorInvalidDevice;
+  if (!is_device(device)) return cudaErrorInvalidDevice;
   const Card& card = *settings().card;
   *p = {};
   std::snprintf(p->name, sizeof p->name, "%s (emulated)", card.name);
@@ -87,7 +98,9 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
     case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
     case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
     case cudaErrorNotReady: return "cudaErrorNotReady";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
     default: return "cudaErrorUnknown";
   }
@@ -100,7 +113,9 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorInvalidConfiguration: return "invalid configuration argument";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
     case cudaErrorNotReady: return "device not ready";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
     case cudaErrorLaunchFailure: return "a kernel was given up, see the emulator's report";
     default: return "unknown error";
   }
@@ -108,7 +123,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaDeviceSynchronize() {
   count_call(HostCall::wait);
-  finish_all_streams();
+  finish_device(current_device());
   return cudaPeekAtLastError();
 }
 
@@ -117,6 +132,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  if (const cudaError_t error = device_fault()) return error;
   *stream = create_stream((flags & cudaStreamNonBlocking) == 0);
   return cudaSuccess;
 }
@@ -126,6 +142,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (const cudaError_t error = device_fault()) return error;
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   destroy_stream(stream);
   return cudaSuccess;
@@ -142,6 +159,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (const cudaError_t error = device_fault()) return error;
+  count_call(HostCall::stream_wait);
   wait_for(stream, *event);
   return cudaSuccess;
 }
@@ -152,7 +171,9 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), voi
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  if (const cudaError_t error = device_fault()) return error;
   *event = new Event;
+  (*event)->device = current_device();
   return cudaSuccess;
 }
 
@@ -162,10 +183,16 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
-  return cudaSuccess;
+  return device_fault();
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (const cudaError_t error = device_fault()) return error;
+  if (event->device != or_default(stream).device) {
+    report_host("invalid event", "cudaEventRecord: event and stream belong to different devices");
+    set_error(cudaErrorInvalidResourceHandle);
+    return cudaErrorInvalidResourceHandle;
+  }
   record(*event, stream);
   return cudaSuccess;
 }

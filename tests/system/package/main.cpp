@@ -68,7 +68,8 @@ Tensor views(const Tensor& x) {
   return total({x.reshape({3, 2}), x.view({6}), x.flatten(), x.transpose(0, 1), x.permute({1, 0}),
                 x.slice(1, 0, 2), x.select(0, 1), x.unsqueeze(0).squeeze(),
                 x.unsqueeze(1).squeeze(1), x.index({slice(0, 1), all}), x(rest, 0), x[0],
-                x.t().contiguous(), x.clone(), x.to(bf16), x.detach()});
+                x.t().contiguous(), x.clone(), x.to(bf16), x.detach(), pin_memory(x),
+                to_async(x, cpu), full({1}, is_pinned(x) ? 1 : 0)});
 }
 
 Tensor gated_attention(const Tensor& x, const Tensor& y) {
