@@ -215,12 +215,12 @@ TEST_CASE("streams: a stream of the program's own is used in order, and can be d
       x = Tensor();
       CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);  // it was queued there
     }
+    y.add_(1.0);                                   // on the main stream, without fresh memory
     const Tensor z = full({5000}, 9, f32, first);  // may lie where x lay
-    y = y + 0.0;                                   // on the main stream
     cudaStreamDestroy(stream);
     const Tensor host = counting(5000);
-    CHECK(
-        allclose(y.to(cpu), matmul(host.reshape({50, 100}), host.reshape({100, 50})) + sum(host)));
+    CHECK(allclose(y.to(cpu),
+                   matmul(host.reshape({50, 100}), host.reshape({100, 50})) + sum(host) + 1.0));
     CHECK(sum(z).item() == 45000);
   }
   const OnStream on_default(first, nullptr), nothing(cpu, nullptr);
