@@ -7,6 +7,17 @@
 # device does not merge.
 set(QUIPU_EMULATED_FLAGS -O2 -g1 -gdwarf-4 -fsanitize=thread -fsanitize=bounds -fno-tree-sra -fno-tree-vectorize
                          -fno-tree-slp-vectorize -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas)
+# nvcc contracts a * b + c to one fused multiply-add, and so does the host compiler here where the processor has one:
+# kernels that promise equal bits must not depend on which product a compiler takes. QUIPU_NATIVE=OFF leaves it out.
+if(QUIPU_NATIVE AND QUIPU_CUDA STREQUAL "EMULATE")
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_FLAGS -march=native)
+  check_cxx_source_compiles("#ifdef __FMA__\nint main() {}\n#endif" QUIPU_PROCESSOR_HAS_FMA)
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(QUIPU_PROCESSOR_HAS_FMA)
+    list(APPEND QUIPU_EMULATED_FLAGS -mfma -ffp-contract=fast)
+  endif()
+endif()
 set(QUIPU_NVCC_FLAGS -std=c++20 --expt-relaxed-constexpr --extended-lambda -lineinfo)
 
 function(quipu_add_kernels target)

@@ -44,6 +44,8 @@ void register_cpu_workspace() {
   lrpe_workspace.provide(cpu,
                          [](const RowTransform&, const Shape&, bool) -> std::int64_t { return 0; });
   lrpe_theta_workspace.provide(cpu, on_cpu::lrpe_theta);
+  flao_backward_reads_qkv.provide(
+      cpu, [](const FlaoSizes&, const FlaoTransforms&, DType) { return true; });
   flao_forward_workspace.provide(
       cpu, [](const FlaoSizes&, const FlaoTransforms&, DType) -> std::int64_t { return 0; });
   flao_backward_workspace.provide(

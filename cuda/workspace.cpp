@@ -54,6 +54,11 @@ std::int64_t flao_backward(const FlaoSizes& s, const FlaoTransforms& transforms,
   return flao_sum_space(s, over_queries, over_keys) + flao_columns(s, transforms);
 }
 
+/// Tensor cores compute q~ kv again, sooner than it could be loaded.
+bool flao_reads_qkv(const FlaoSizes& s, const FlaoTransforms& transforms, DType dtype) {
+  return !flao_suits_tensor_cores(s, transforms, dtype);
+}
+
 /// As much as 32 parts of the sums of a small result take: that is how cuBLAS splits long sums. No
 /// less than without which some of its routines fail, and no more than it recommends for any card
 /// (32 MiB from sm_90 on).
@@ -91,6 +96,7 @@ void register_cuda_workspace() {
   lrpe_theta_workspace.provide(cuda, on_cuda::lrpe_theta);
   flao_forward_workspace.provide(cuda, on_cuda::flao_forward);
   flao_backward_workspace.provide(cuda, on_cuda::flao_backward);
+  flao_backward_reads_qkv.provide(cuda, on_cuda::flao_reads_qkv);
   matmul_workspace.provide(cuda, on_cuda::matmul);
   matmul_reaches.provide(cuda, on_cuda::reaches);
   matmul_buffer_type.provide(cuda,

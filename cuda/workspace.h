@@ -69,6 +69,22 @@ inline bool flao_sums_fit_output(const FlaoSizes& s, DType dtype) {
   return of_sums * flao_parts(s.m, s.units) <= of_o;
 }
 
+/// Features of a row, encoded or not, that the tensor-core kernels of flao have tiles for.
+inline constexpr int flao_widest_on_tensor_cores = 128;
+/// Whether flao goes by tensor cores, where layouts allow it: 16-bit types, rows of whole
+/// fragments, no softmax over the sequence, sizes that fit into the kernels' ints and none of them
+/// zero.
+inline bool flao_suits_tensor_cores(const FlaoSizes& s, const FlaoTransforms& transforms,
+                                    DType dtype) {
+  constexpr std::int64_t most = std::int64_t{1} << 30, widest = flao_widest_on_tensor_cores;
+  for (const RowTransform* x : {&transforms.q, &transforms.k, &transforms.v, &transforms.g}) {
+    if (x->softmax_over_sequence()) return false;
+  }
+  if (!is_reduced(dtype) || s.d % 16 != 0 || s.e % 16 != 0) return false;
+  return s.width > 0 && s.width <= widest && s.e > 0 && s.e <= widest && s.units > 0 && s.n > 0 &&
+         s.m > 0 && s.n < most && s.m < most && s.units * std::max(s.n, s.m) / 64 < most;
+}
+
 /// Split-K of tpa_decode: the entries are cut into `count` blocks of whole tiles.
 struct TpaBlocks {
   std::int64_t length, count;

@@ -179,11 +179,10 @@ bool try_flao_forward_mma(const View& q, const View& k, const View& v, const Vie
                           const FlaoTransforms& transforms, const FlaoWorkspace& workspace,
                           const FlaoSizes& sizes) {
   using namespace flao_mma;
-  if (q.dtype != bf16 && q.dtype != f16) return false;
   for (const View* x : {&q, &k, &v, &g, &qkv, &o}) {
     if (!supports_rows(*x, q.dtype)) return false;
   }
-  if (!supports_encodings(transforms) || !supports_sizes(sizes)) return false;
+  if (!flao_suits_tensor_cores(sizes, transforms, q.dtype)) return false;
   multiply_keys(k, v, kv, sizes, transforms, workspace);
   run_queries(q, g, kv, qkv, o, sizes, transforms);
   return true;

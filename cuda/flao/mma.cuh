@@ -188,19 +188,7 @@ inline bool supports_layout(const View& v) {
   return has_packed_rows(v, 3) && reach < std::int64_t{1} << 32;
 }
 inline bool supports_rows(const View& v, DType dtype) {
-  return !v.defined || (v.dtype == dtype && v.size(3) % 16 == 0 && supports_layout(v));
-}
-inline bool supports_encodings(const FlaoTransforms& transforms) {
-  for (const RowTransform* x : {&transforms.q, &transforms.k, &transforms.v, &transforms.g}) {
-    if (x->softmax_over_sequence()) return false;
-  }
-  return true;
-}
-/// Whether sizes fit into the kernels' ints, and none is zero.
-inline bool supports_sizes(const FlaoSizes& s) {
-  constexpr std::int64_t most = std::int64_t{1} << 30;
-  return s.width > 0 && s.width <= widest && s.e > 0 && s.e <= widest && s.units > 0 && s.n > 0 &&
-         s.m > 0 && s.n < most && s.m < most && s.units * std::max(s.n, s.m) / 64 < most;
+  return !v.defined || (v.dtype == dtype && supports_layout(v));
 }
 
 inline bool is_plain(const RowTransform& x) {

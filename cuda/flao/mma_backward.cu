@@ -207,14 +207,23 @@ void differentiate_queries_of(const View& d_o, const FlaoSaved& saved, const Vie
   if (d_kv.defined && !whole) reduce_flao_parts(workspace.sums, parts.count, d_kv);
 }
 
+/// Rows of `features` numbers that exist but mean nothing: all are the first bytes of kv.
+View stand_in(const View& d_o, const View& kv, std::int64_t features) {
+  View rows = d_o;
+  rows.data = kv.data;
+  rows.shape[3] = features;
+  rows.strides = {0, 0, 0, 1};
+  return rows;
+}
+
 }  // namespace flao_mma
 
-bool try_flao_backward_mma(const View& d_o, const FlaoSaved& saved, const View& d_kv,
+bool try_flao_backward_mma(const View& d_o, const FlaoSaved& given, const View& d_kv,
                            const FlaoGrads& grads, const FlaoTransforms& transforms,
                            const FlaoWorkspace& workspace) {
   using namespace flao_mma;
-  if (d_o.dtype != bf16 && d_o.dtype != f16) return false;
-  for (const View* x : {&d_o, &saved.q, &saved.k, &saved.v, &saved.g}) {
+  FlaoSaved saved = given;
+  for (const View* x : {&d_o, &given.q, &given.k, &given.v, &given.g}) {
     if (!supports_rows(*x, d_o.dtype)) return false;
   }
   for (const Grad* x : {&grads.q, &grads.k, &grads.v, &grads.g}) {
@@ -222,9 +231,12 @@ bool try_flao_backward_mma(const View& d_o, const FlaoSaved& saved, const View& 
   }
   const bool by_queries = d_kv.defined || grads.q.wanted() || grads.g.wanted();
   const bool multiplies = grads.q.wanted() || grads.g.wanted();
-  if (!supports_encodings(transforms) || !supports_sizes(saved.sizes)) return false;
-  if (by_queries && (!saved.q.defined || !saved.g.defined)) return false;
+  if (!flao_suits_tensor_cores(saved.sizes, transforms, d_o.dtype)) return false;
   if (multiplies && !saved.kv.defined) return false;
+  // Without activations d_q alone depends on no q and d_g alone on no g, so that they are not
+  // saved. The kernel loads both.
+  if (multiplies && !saved.q.defined) saved.q = stand_in(d_o, saved.kv, saved.sizes.d);
+  if (multiplies && !saved.g.defined) saved.g = stand_in(d_o, saved.kv, saved.sizes.e);
   if (!has_shared(d_o, most_shared())) return false;
   if (saved.fill_kv) multiply_keys(saved.k, saved.v, saved.kv, saved.sizes, transforms, workspace);
   if (by_queries) differentiate_queries_of(d_o, saved, d_kv, grads, transforms, workspace);

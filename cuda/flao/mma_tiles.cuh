@@ -15,7 +15,7 @@
 
 namespace quipu::detail::on_cuda::flao_mma {
 
-inline constexpr int widest = 128;  // features of a row, encoded or not
+inline constexpr int widest = flao_widest_on_tensor_cores;
 /// Words from row to row of a tile; the padding avoids bank conflicts.
 inline constexpr int pitch = widest / 2 + 4;
 

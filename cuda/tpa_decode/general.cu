@@ -104,14 +104,15 @@ class ForwardBlock {
       const std::int64_t start = f_.aq.row(block_.b, head_ + head);
       T sum(0);
       for (int k = 0; k < f_.r; ++k) {
-        sum += f_.aq.template at<T>(start, k) *
-               f_.bq.template at<T>(f_.bq.row(block_.b, k), column + c);
+        sum = std::fma(f_.aq.template at<T>(start, k),
+                       f_.bq.template at<T>(f_.bq.row(block_.b, k), column + c), sum);
       }
       queries_[head * (f_.held_queries() + 1) + c] = sum;
     }
   }
 
-  /// Scores of the tile; -infinity outside.
+  /// Scores of the tile; -infinity outside. Backward finds them again to the last bit, so that the
+  /// order of sums and the fused multiply-adds are spelled out, here and there.
   __device__ void score() {
     const int x = thread_ % 16, y = thread_ / 16;
     T total[row_steps][2] = {};
@@ -133,7 +134,7 @@ class ForwardBlock {
         for (int j = 0; j < 2; ++j) {
           if (x + 16 * j >= heads_) continue;
           const T ak = f_.ak.template at<T>(start, head_ + x + 16 * j);
-          total[i][j] += f_.score_scale * (ak * product[i][j]);
+          total[i][j] = std::fma(f_.score_scale, ak * product[i][j], total[i][j]);
         }
       }
     }
@@ -161,7 +162,9 @@ class ForwardBlock {
 #pragma unroll
       for (int i = 0; i < row_steps; ++i) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) product[i][j] += left[i][k] * right[j][k];
+        for (int j = 0; j < 2; ++j) {
+          product[i][j] = std::fma(left[i][k], right[j][k], product[i][j]);
+        }
       }
     }
   }

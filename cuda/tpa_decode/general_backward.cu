@@ -1,7 +1,8 @@
 // Backward of tensor product attention for all types, ranks, sizes and strides. A block has a batch
 // entry and a range of the entries of its cache, which it takes in tiles with all heads: scores are
-// recomputed, e^(score - log-sum-exp) are the weights, and a tile stays in shared memory until its
-// gradients are stored (=|+=). Gradients of aq and bq are sums over all entries, split-K: a block
+// recomputed, to the last bit as in forward (general.cu: queries, then their products with bk),
+// e^(score - log-sum-exp) are the weights, and a tile stays in shared memory until its gradients
+// are stored (=|+=). Gradients of aq and bq are sums over all entries, split-K: a block
 // has partial sums in shared memory (in the workspace where they are large), and a second kernel
 // adds them in order. Rows of bk and bv are read once if they are at most 128 wide, those of ak and
 // av twice, the second time from a cache. Bound by the multiply-add units.
@@ -46,7 +47,8 @@ class BackwardBlock {
     lse_ = take(plan_.heads);
     rest_ = take(plan_.heads);
     mean_ = take(plan_.heads);
-    if (plan_.holds_queries) {
+    queries_ = {take(plan_.heads * Plan::odd(plan_.query_columns)), Plan::odd(plan_.query_columns)};
+    if (plan_.holds_factors) {
       aq_.hold(take(plan_.heads * Plan::odd(plan_.r)), plan_.heads, plan_.r);
       bq_.hold(take(plan_.r * Plan::odd(plan_.d)), plan_.r, plan_.d);
     }
@@ -68,6 +70,7 @@ class BackwardBlock {
     }
     __syncthreads();
     if (g_.of_scores) find_means();
+    if (plan_.query_columns == plan_.d) make_queries(0, plan_.d);
     for (first_ = block_.begin; first_ < block_.end; first_ += rows_) {
       rows_ = static_cast<int>(min(static_cast<std::int64_t>(plan_.rows), block_.end - first_));
       keys_held_ = -1;
@@ -135,8 +138,44 @@ class BackwardBlock {
     keys_held_ = wanted;
   }
 
-  /// inner = bk bq^T, products = inner aq^T.
+  /// Columns of aq bq, rounded as in forward.
+  __device__ __forceinline__ void make_queries(int column, int columns) {
+    __syncthreads();
+    for (int i = thread_; i < plan_.heads * columns; i += block_threads) {
+      const int h = i / columns, c = i % columns;
+      T sum(0);
+      for (int k = 0; k < plan_.r; ++k) sum = std::fma(aq_(h, k), bq_(k, column + c), sum);
+      queries_(h, c) = sum;
+    }
+    __syncthreads();
+  }
+
+  /// products = bk (aq bq)^T, rounded as in forward.
   __device__ __forceinline__ void multiply_keys(int rank) {
+    __syncthreads();
+    for (int i = thread_; i < rows_ * plan_.heads; i += block_threads) {
+      products_(i / plan_.heads, i % plan_.heads) = T(0);
+    }
+    const bool has_all = plan_.query_columns == plan_.d;
+    const int step = has_all ? panel_columns : plan_.query_columns;
+    for (int panel = 0; panel < plan_.d; panel += panel_columns) {
+      const int panel_end = min(panel + panel_columns, plan_.d);
+      load_keys(rank, panel, panel_end - panel);
+      for (int column = panel; column < panel_end; column += step) {
+        const int columns = min(step, panel_end - column), from = has_all ? column : 0;
+        has_all ? __syncthreads() : make_queries(column, columns);
+        multiply_from<T>(
+            products_, rows_, plan_.heads, columns,
+            [&](int i, int k) { return keys_(i, column - panel + k); },
+            [&](int k, int j) { return queries_(j, from + k); },
+            [&](int i, int j, T sum) { products_(i, j) = sum; });
+      }
+    }
+    __syncthreads();
+  }
+
+  /// inner = bk bq^T, for the gradient of aq.
+  __device__ __forceinline__ void multiply_bq(int rank) {
     __syncthreads();
     for (int i = thread_; i < rows_ * plan_.r; i += block_threads) {
       inner_(i / plan_.r, i % plan_.r) = T(0);
@@ -149,10 +188,6 @@ class BackwardBlock {
           rows_, plan_.r, columns, keys_, [&](int k, int j) { return bq_(j, column + k); },
           [&](int i, int j, T sum) { inner_(i, j) += sum; });
     }
-    __syncthreads();
-    multiply<T>(
-        rows_, plan_.heads, plan_.r, inner_, [&](int k, int j) { return aq_(j, k); },
-        [&](int i, int j, T sum) { products_(i, j) = sum; });
     __syncthreads();
   }
 
@@ -175,7 +210,7 @@ class BackwardBlock {
     for (int rank = 0; rank < plan_.key_rank; ++rank) {
       multiply_keys(rank);
       for_each_factor(g_.ak, rank, [&](int i, int h, T ak) {
-        weights_(i, h) += g_.score_scale * (ak * products_(i, h));
+        weights_(i, h) = std::fma(g_.score_scale, ak * products_(i, h), weights_(i, h));
       });
     }
     __syncthreads();
@@ -234,6 +269,7 @@ class BackwardBlock {
       });
       __syncthreads();
       if (g_.of_aq) {
+        multiply_bq(rank);
         multiply<T>(
             plan_.heads, plan_.r, rows_, [&](int h, int k) { return factors_(k, h); }, inner_,
             [&](int h, int j, T sum) { add_part(std::int64_t{h} * plan_.r + j, sum); });
@@ -273,6 +309,7 @@ class BackwardBlock {
   Operand<T> aq_, bq_, d_o_;
   Rows<T> weights_, products_, d_weights_, factors_;  // (rows, heads)
   Rows<T> inner_, d_inner_;                           // (rows, r)
+  Rows<T> queries_;                                   // (heads, query_columns)
   Rows<T> keys_, values_;                             // some columns of bk and bv
   T *lse_, *rest_, *mean_, *sums_ = nullptr, *part_;
   std::int64_t first_ = 0, keys_held_ = -1;  // rank and column that lie in keys_

@@ -2,6 +2,7 @@
 // Parts of the general backward kernel of tensor product attention: the layout of shared memory,
 // and products of tiles.
 #include <algorithm>
+#include <cmath>
 
 #include "tpa_decode.cuh"
 
@@ -30,7 +31,14 @@ struct Plan {
       held += bytes;
       return true;
     };
-    holds_queries = fits(std::int64_t{heads} * odd(r) + std::int64_t{r} * odd(d));
+    query_columns = d;
+    constexpr std::size_t most_queries = most_held / 2;
+    if (static_cast<std::size_t>(heads * odd(d)) * element > most_queries) {
+      const auto most = most_queries / element / static_cast<std::size_t>(heads);
+      query_columns = static_cast<int>(std::clamp<std::size_t>(most, 2, panel_columns + 1)) - 1;
+    }
+    held += element * static_cast<std::size_t>(heads * odd(query_columns));
+    holds_factors = fits(std::int64_t{heads} * odd(r) + std::int64_t{r} * odd(d));
     holds_d_o = fits(std::int64_t{heads} * odd(e));
     holds_sums = fits(std::int64_t{r} * (heads + d));
     rows = static_cast<int>(std::clamp<std::size_t>(
@@ -42,8 +50,8 @@ struct Plan {
   }
   std::size_t elements() const {
     std::size_t n = static_cast<std::size_t>(rows) * static_cast<std::size_t>(row_elements());
-    n += static_cast<std::size_t>(3 * heads);
-    if (holds_queries) n += static_cast<std::size_t>(heads * odd(r) + r * odd(d));
+    n += static_cast<std::size_t>(heads * (3 + odd(query_columns)));
+    if (holds_factors) n += static_cast<std::size_t>(heads * odd(r) + r * odd(d));
     if (holds_d_o) n += static_cast<std::size_t>(heads * odd(e));
     if (holds_sums) n += static_cast<std::size_t>(r * (heads + d));
     return n;
@@ -51,7 +59,8 @@ struct Plan {
   int heads, r, d, e, key_rank, value_rank;
   int key_columns, value_columns;  // of a tile of bk and bv
   int rows;                        // of a tile
-  bool holds_queries, holds_d_o, holds_sums;
+  int query_columns;               // d, or as many columns of the queries as are made at a time
+  bool holds_factors, holds_d_o, holds_sums;
 };
 
 template <class T>
@@ -99,22 +108,24 @@ struct Rows {
   int pitch;
 };
 
-/// Calls out(i, j, sum over k of a(i, k) b(k, j)). A thread accumulates 2 x 2 results at a time;
-/// lanes go along columns.
-template <class T, class A, class B, class Out>
-__device__ __forceinline__ void multiply(int rows, int columns, int depth, A a, B b, Out out) {
+/// Calls out(i, j, start(i, j) plus the sum over k of a(i, k) b(k, j)), added in the order of k. A
+/// thread accumulates 2 x 2 results at a time; lanes go along columns.
+template <class T, class A, class B, class Start, class Out>
+__device__ __forceinline__ void multiply_from(Start start, int rows, int columns, int depth, A a,
+                                              B b, Out out) {
   const int half_rows = (rows + 1) / 2, half_columns = (columns + 1) / 2;
   for (int p = static_cast<int>(threadIdx.x); p < half_rows * half_columns; p += block_threads) {
     const int i = p / half_columns, j = p % half_columns;
     const bool has_row = i + half_rows < rows, has_column = j + half_columns < columns;
     const int second_row = has_row ? i + half_rows : i, second = has_column ? j + half_columns : j;
-    T sum[2][2] = {};
+    T sum[2][2] = {{start(i, j), start(i, second)},
+                   {start(second_row, j), start(second_row, second)}};
     for (int k = 0; k < depth; ++k) {
       const T left[2] = {a(i, k), a(second_row, k)}, right[2] = {b(k, j), b(k, second)};
 #pragma unroll
       for (int x = 0; x < 2; ++x) {
 #pragma unroll
-        for (int y = 0; y < 2; ++y) sum[x][y] += left[x] * right[y];
+        for (int y = 0; y < 2; ++y) sum[x][y] = std::fma(left[x], right[y], sum[x][y]);
       }
     }
     out(i, j, sum[0][0]);
@@ -122,6 +133,10 @@ __device__ __forceinline__ void multiply(int rows, int columns, int depth, A a, 
     if (has_row) out(second_row, j, sum[1][0]);
     if (has_row && has_column) out(second_row, second, sum[1][1]);
   }
+}
+template <class T, class A, class B, class Out>
+__device__ __forceinline__ void multiply(int rows, int columns, int depth, A a, B b, Out out) {
+  multiply_from<T>([](int, int) { return T(0); }, rows, columns, depth, a, b, out);
 }
 
 }  // namespace quipu::detail::on_cuda::tpa_backward

@@ -169,6 +169,14 @@ FlaoSizes sizes_of(const Shape& q, const Shape& v, const FlaoTransforms& transfo
   return {q[0] * q[1], q[2], v[2], q[3], encoded_features(transforms.q.kind, q[3]), v[3]};
 }
 
+/// What is to be kept, without qkv where backward would not read it.
+FlaoKeep what_is_read(FlaoKeep keep, const Tensor& q, const FlaoSizes& sizes,
+                      const FlaoTransforms& transforms) {
+  if (keep != FlaoKeep::kv_and_qkv) return keep;
+  const bool reads = flao_backward_reads_qkv(q.device().kind(), sizes, transforms, q.dtype());
+  return reads ? keep : FlaoKeep::kv;
+}
+
 /// What the back end takes for its own use; not defined where that is nothing.
 Tensor space_of(std::int64_t elements, const Tensor& x) {
   return elements > 0 ? workspace({elements}, compute_type(x.dtype()), x.device()) : Tensor();
@@ -272,8 +280,9 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
                           ? Wants{q.requires_grad(), k.requires_grad(), v.requires_grad(),
                                   g.requires_grad(), theta.defined() && theta.requires_grad()}
                           : Wants{};
-  const Needs needs(wants, transforms, options.keep);
   const FlaoSizes sizes = sizes_of(q.shape(), v.shape(), transforms);
+  const FlaoKeep keep = what_is_read(options.keep, q, sizes, transforms);
+  const Needs needs(wants, transforms, keep);
   const Shape shape{q.size(0), q.size(1), sizes.width, sizes.e};
   const DType dtype = compute_type(q.dtype());
   const Tensor kv = needs.keep_kv ? empty(shape, dtype, q.device(), Category::saved)
@@ -290,7 +299,7 @@ Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
   return tie(o, {q, k, v, g, theta},
              FlaoRule{save_if(needs.q, q), save_if(needs.k, k), save_if(needs.v, v),
                       save_if(needs.g, g), save_if(needs.theta, theta), save_if(needs.keep_kv, kv),
-                      save(qkv), transforms, options.keep, sizes});
+                      save(qkv), transforms, keep, sizes});
 }
 
 void detail::flao_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,

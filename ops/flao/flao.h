@@ -20,7 +20,7 @@ enum class FlaoLrpe : std::uint8_t { none, rotate, cosine, cosine_md };
 enum class FlaoKeep : std::uint8_t {
   nothing,
   kv,         // k~^T v~, (b, h, d', e), in f32 (f64 for f64)
-  kv_and_qkv  // and q~ (k~^T v~), (b, h, n, e), in the type of q
+  kv_and_qkv  // and q~ kv, (b, h, n, e), in the type of q; tensor cores never read it: then not
 };
 
 /// What is fused into flao, and what it keeps. The default is g * (q (k^T v)).

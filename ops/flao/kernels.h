@@ -37,6 +37,11 @@ inline constinit Query<std::int64_t(const FlaoSizes&, const FlaoTransforms&, boo
                                     bool over_keys)>
     flao_backward_workspace{"flao_backward_workspace"};
 
+/// Whether backward of a call with inputs of this type reads qkv if it is given, and is the quicker
+/// for it. Where it does not, it is not kept.
+inline constinit Query<bool(const FlaoSizes&, const FlaoTransforms&, DType)>
+    flao_backward_reads_qkv{"flao_backward_reads_qkv"};
+
 /// What flao_backward reads. Views that the wanted gradients do not need may be undefined.
 struct FlaoSaved {
   View q, k, v, g;

@@ -17,8 +17,8 @@ using namespace quipu::testing::gated;
 
 namespace {
 
-/// f has a device multiply by tensor cores, as far as that can be seen; backward does where a block
-/// can have the shared memory that it needs (cuda/flao/mma.cuh).
+/// f has a device multiply by tensor cores alone, as far as that can be seen; backward does where a
+/// block can have the shared memory that it needs (cuda/flao/mma.cuh).
 template <class F>
 auto by_tensor_cores(const Device& device, F f, bool only_backward = false) {
 #ifdef QUIPU_EMULATE
@@ -28,10 +28,16 @@ auto by_tensor_cores(const Device& device, F f, bool only_backward = false) {
   emulator::clear_counters();
   const auto result = f();
   bool found = false;
+  std::string others;
   for (const emulator::LaunchRecord& launch : emulator::launches()) {
-    found = found || launch.kernel.find("flao_mma") != std::string::npos;
+    const auto has = [&](const char* text) {
+      return launch.kernel.find(text) != launch.kernel.npos;
+    };
+    found = found || has("flao_mma");
+    if (!has("flao_mma") && (has("_queries") || has("_keys"))) others += launch.kernel + " ";
   }
   CHECK(found == (device.is_cuda() && has_room));
+  if (has_room) CHECK(others == "");
   return result;
 #else
   static_cast<void>(device), static_cast<void>(only_backward);
@@ -225,7 +231,14 @@ TEST_CASE_FIXTURE(EachDevice, "flao: any gradients alone on tensor cores") {
     for (unsigned subset = 1; subset < 16; ++subset) {
       CAPTURE(subset);
       const auto in = inputs_of(s, bf16, device, subset);
-      check_results(run(flao, in, options, upstream), exact_results(in, options, upstream), bf16);
+      const auto exact = exact_results(in, options, upstream);
+      for (const FlaoKeep keep : {FlaoKeep::nothing, FlaoKeep::kv, FlaoKeep::kv_and_qkv}) {
+        CAPTURE(static_cast<int>(keep));
+        FlaoOptions keeping = options;
+        keeping.keep = keep;
+        check_results(by_tensor_cores(device, [&] { return run(flao, in, keeping, upstream); }),
+                      exact, bf16);
+      }
     }
   }
 }

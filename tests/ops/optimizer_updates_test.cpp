@@ -209,7 +209,7 @@ TEST_CASE_FIXTURE(EachDevice, "optimizer updates: the same bits on 1, 2 and 3 th
 TEST_CASE_FIXTURE(EachDevice, "optimizer updates: any strides") {
   const Shape shape{37, 41};
   for (const Rule& r : rules()) {
-    for (const DType dtype : {f32, bf16}) {
+    for (const DType dtype : {f64, f32, bf16}) {
       const ParameterUpdate dense = make_update(shape, dtype, dtype, device);
       const ParameterUpdate start = copy_of(dense);
       r.update({&dense, 1}, {});

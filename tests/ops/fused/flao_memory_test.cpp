@@ -85,6 +85,27 @@ TEST_CASE_FIXTURE(EachDevice,
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "flao: keeps no qkv where tensor cores compute it again") {
+  const Sizes s{2, 3, 70, 50, 32, 16};
+  for (const Device on : {device, Device(device.kind(), 0, true)}) {
+    for (const DType dtype : {f32, bf16, f16}) {
+      CAPTURE(to_string(on));
+      CAPTURE(dtype);
+      const auto saved = [&](unsigned subset, FlaoKeep keep) {
+        const auto in = inputs_of(s, dtype, on, subset);
+        Tape tape;
+        const Tensor o = flao(in[0], in[1], in[2], in[3], {.keep = keep});
+        return tape.saved_bytes();
+      };
+      const std::size_t units = 2 * 3, kv = units * 32 * 16 * 4;
+      const std::size_t q = units * 70 * 32 * size_of(dtype), g = q / 2;
+      const bool by_tensor_cores = on.kind() == DeviceKind::cuda && dtype != f32;
+      CHECK(saved(15, FlaoKeep::kv_and_qkv) == saved(15, FlaoKeep::kv) + (by_tensor_cores ? 0 : g));
+      CHECK(saved(8, FlaoKeep::kv_and_qkv) == (by_tensor_cores ? q + kv : g));
+    }
+  }
+}
+
 namespace {
 
 /// What a step of training takes above the inputs and their gradients.

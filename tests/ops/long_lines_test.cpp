@@ -1,0 +1,62 @@
+// Lines of the lengths that CUDA kernels treat differently (a warp, a block, several passes), in
+// every type, beside the reference.
+#include <quipu/quipu.h>
+
+#include "ops/loss_checks.h"
+#include "quipu/core/kernel_modes.h"
+
+using namespace quipu;
+using namespace quipu::loss_testing;
+
+namespace {
+
+/// Forward and backward, each kernel beside the reference.
+void run_checked(const Function& f, const Inputs& in) {
+  for (const Tensor& x : in) x.set_requires_grad(is_floating(x.dtype()));
+  const KernelCheck check;
+  Tape tape;
+  const Tensor o = f(in);
+  const Tensor upstream = linspace(0.25, 1, o.numel(), f32, o.device()).to(o.dtype());
+  tape.backward(o, {upstream.reshape(o.shape()), false});
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(EachDevice, "long lines: softmax along rows and columns") {
+  for (const DType dtype : {f64, f32, bf16, f16}) {
+    for (const std::int64_t length : {600, 1000, 2200, 3000, 5000, 20000}) {
+      CAPTURE(dtype);
+      CAPTURE(length);
+      const auto rows = [](const Inputs& in) { return act(in[0], Act::softmax, 1); };
+      const auto columns = [](const Inputs& in) { return act(in[0], Act::softmax, 0); };
+      CHECK_NOTHROW(run_checked(rows, {normals({1, length}, dtype, device)}));
+      CHECK_NOTHROW(run_checked(columns, {normals({length, 8}, dtype, device)}));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "long lines: rms_norm and cross_entropy") {
+  for (const DType dtype : {f64, f32, bf16, f16}) {
+    for (const std::int64_t length : {64, 1000, 2000, 3000, 4000, 12000}) {
+      CAPTURE(dtype);
+      CAPTURE(length);
+      const Tensor x = normals({2, length}, dtype, device);
+      const auto norm = [](const Inputs& in) { return rms_norm(in[0], in[1]); };
+      CHECK_NOTHROW(run_checked(norm, {x, normals({length}, dtype, device, 5)}));
+      const auto loss = [](const Inputs& in) { return cross_entropy(in[0], in[1]); };
+      CHECK_NOTHROW(run_checked(loss, {x, from({3, 60}, {2}, i64, device)}));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "long lines: sums") {
+  for (const DType dtype : {f64, f32, bf16, f16, i64}) {
+    CAPTURE(dtype);
+    const Tensor x = (normals({4, 4096}, f32, device) * 4).to(dtype);
+    const Tensor aside = x.reshape({2048, 8});
+    const KernelCheck check;
+    CHECK_NOTHROW(sum(x, {1}));
+    CHECK_NOTHROW(sum(aside, {0}));
+    CHECK_NOTHROW(sum(x, {}));
+  }
+}
