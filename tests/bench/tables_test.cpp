@@ -97,8 +97,9 @@ TEST_CASE("tables: the first rows need what the derivations say") {
   const std::string flao = "flao-memory-", last = "-batch12-head12-dim128-dim128-bf16";
   CHECK(first_row(flao + "fwd" + last) == close(63));
   CHECK(first_row(flao + "bwd" + last) == close(108));
-  CHECK(first_row(flao + "fwd" + last, 2) == close(72));
-  CHECK(first_row(flao + "bwd" + last, 2) == close(117));
+  // Tensor cores never read qkv, 9 MiB here, so that it is not kept.
+  CHECK(first_row(flao + "fwd" + last, 2) == close(63));
+  CHECK(first_row(flao + "bwd" + last, 2) == close(108));
 }
 
 /// What is compared on the CPU: all rows of what is quick, the first rows of the rest, and of each
