@@ -14,7 +14,10 @@ namespace {
 /// The emulator's settings as they are, again when this ends.
 class SettingsScope {
  public:
-  SettingsScope() : before_(emulator::settings()) {}
+  /// The cards that are predicted for have the shared memory of an A100, or more.
+  SettingsScope() : before_(emulator::settings()) {
+    emulator::settings().card = emulator::find_card("a100");
+  }
   ~SettingsScope() {
     emulator::clear_counters();  // waits
     emulator::settings() = before_;
