@@ -51,9 +51,10 @@ void random_uniform(View o, PhiloxState state) {
 }
 
 /// Box and Muller 1958: two uniforms, u in (0, 1] and v in [0, 1), become a pair of normals,
-/// sqrt(-2 log u) cos(2 pi v) and sqrt(-2 log u) sin(2 pi v).
+/// sqrt(-2 log u) cos(2 pi v) and sqrt(-2 log u) sin(2 pi v). Where cosine or sine is near 0, it is
+/// as far off as the rounded angle makes it.
 void random_normal(View o, PhiloxState state) {
-  Array values(o.numel());
+  Array values(o.numel()), sizes(o.numel());
   for (std::int64_t i = 0; i < values.size(); ++i) {
     const std::int64_t first = i - i % 2, second = first + 1;
     double u, v;
@@ -66,8 +67,10 @@ void random_normal(View o, PhiloxState state) {
     }
     const double radius = std::sqrt(-2 * std::log(u)), angle = 2 * std::numbers::pi * v;
     values[i] = radius * (i == first ? std::cos(angle) : std::sin(angle));
+    sizes[i] = radius * angle;
   }
   store(o, values);
+  note_term_sizes(o, {sizes.begin(), sizes.end()});
 }
 
 /// x / (1 - p) where a uniform of 24 bits is at least p, else 0.

@@ -24,7 +24,7 @@ void run_checked(const Function& f, const Inputs& in) {
 
 TEST_CASE_FIXTURE(EachDevice, "long lines: softmax along rows and columns") {
   for (const DType dtype : {f64, f32, bf16, f16}) {
-    for (const std::int64_t length : {600, 1000, 2200, 3000, 5000, 20000}) {
+    for (const std::int64_t length : {600, 1000, 1500, 2200, 3000, 5000, 12000, 20000}) {
       CAPTURE(dtype);
       CAPTURE(length);
       const auto rows = [](const Inputs& in) { return act(in[0], Act::softmax, 1); };
@@ -33,16 +33,21 @@ TEST_CASE_FIXTURE(EachDevice, "long lines: softmax along rows and columns") {
       CHECK_NOTHROW(run_checked(columns, {normals({length, 8}, dtype, device)}));
     }
   }
+  const auto row = [](const Inputs& in) { return act(in[0], Act::softmax, 1); };
+  CHECK_NOTHROW(run_checked(row, {normals({1, 40000}, f16, device)}));
 }
 
 TEST_CASE_FIXTURE(EachDevice, "long lines: rms_norm and cross_entropy") {
   for (const DType dtype : {f64, f32, bf16, f16}) {
-    for (const std::int64_t length : {64, 1000, 2000, 3000, 4000, 12000}) {
+    for (const std::int64_t length : {64, 1000, 2000, 3000, 4000, 6000, 12000}) {
       CAPTURE(dtype);
       CAPTURE(length);
       const Tensor x = normals({2, length}, dtype, device);
       const auto norm = [](const Inputs& in) { return rms_norm(in[0], in[1]); };
       CHECK_NOTHROW(run_checked(norm, {x, normals({length}, dtype, device, 5)}));
+      // A weight that does not begin where 16 bytes do.
+      const Tensor aside = normals({length + 1}, dtype, device, 5).slice(0, 1);
+      CHECK_NOTHROW(run_checked([&](const Inputs& in) { return rms_norm(in[0], aside); }, {x}));
       const auto loss = [](const Inputs& in) { return cross_entropy(in[0], in[1]); };
       CHECK_NOTHROW(run_checked(loss, {x, from({3, 60}, {2}, i64, device)}));
     }
