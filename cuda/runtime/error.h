@@ -2,6 +2,8 @@
 // Errors of the CUDA runtime and of cuBLAS as our own: they name the call and what to do.
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
 namespace quipu::detail::on_cuda {
 
 /// What a user can do about it.

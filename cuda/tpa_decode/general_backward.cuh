@@ -22,8 +22,9 @@ struct Plan {
         value_rank(static_cast<int>((in.av.defined ? in.av : in.bv).size(2))),
         key_columns(std::min(d, panel_columns)),
         value_columns(std::min(e, panel_columns)) {
-    // Together less than the 99 KiB that a block can have on every card.
-    constexpr std::size_t most_held = 48 << 10, most_tiles = 48 << 10;
+    // Together no more than lets two blocks share a multiprocessor of an A100 (164 KiB), and less
+    // than the 99 KiB that a block can have on every card.
+    constexpr std::size_t most_held = 56 << 10, most_tiles = 24 << 10;
     std::size_t held = element * static_cast<std::size_t>(3 * heads);
     const auto fits = [&](std::int64_t n) {
       const std::size_t bytes = static_cast<std::size_t>(n) * element;

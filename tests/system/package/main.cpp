@@ -203,6 +203,7 @@ bool finite(const Tensor& x) {
 }  // namespace
 
 int main() {
+  allow_tf32(tf32_allowed());
   manual_seed(1);
   const Tensor x = (rand({2, 3}) + 0.5).set_requires_grad();
   const Tensor y = (rand({2, 3}) + 0.5).set_requires_grad();
