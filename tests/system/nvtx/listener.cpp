@@ -7,11 +7,11 @@
 namespace {
 
 int NVTX_API push(const char* name) {
-  std::printf("push %s;", name);
+  std::printf("push %s,", name);
   return 0;
 }
 int NVTX_API pop() {
-  std::printf("pop;");
+  std::printf("pop,");
   return 0;
 }
 
