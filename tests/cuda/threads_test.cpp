@@ -22,7 +22,7 @@ using namespace quipu::detail;
 const Device cuda("cuda");
 
 /// On the emulator, host threads change places between the launches of a call.
-class Interleaved {
+class [[maybe_unused]] Interleaved {
  public:
 #ifdef QUIPU_EMULATE
   Interleaved() : kept_(emulator::settings()) {
