@@ -1,7 +1,8 @@
 #pragma once
 // How the CUDA back end cuts the work of operators whose partial results need memory of the ledger:
-// plain host code in every build, so that meta:cuda gives the memory of a card that is not there. By
-// sizes alone, never by what the card has: same bits on each, but for backward of flao (mma.cuh).
+// plain host code in every build, so that meta:cuda gives the memory of a card that is not there.
+// By sizes alone, never by what the card has: same bits on each, but for backward of flao
+// (mma.cuh).
 #include <algorithm>
 #include <cstdint>
 
