@@ -76,35 +76,35 @@ __device__ __forceinline__ unsigned to_tf32(float x) {
 #endif
 }
 
-/// Loads Count (1, 2, 4) 8 x 8 matrices of 16-bit elements from shared memory. Lane l brings the
+/// Loads count (1, 2, 4) 8 x 8 matrices of 16-bit elements from shared memory. Lane l brings the
 /// address of row l % 8 of matrix l / 8, aligned to 16 bytes, and gets elements 2 (l % 4) and the
 /// next of row l / 4 of each; transposed, of column l / 4.
-template <int Count, bool Transposed = false>
-__device__ __forceinline__ void ldmatrix(unsigned (&r)[Count], const void* row QUIPU_PTX_SITE) {
-  static_assert(Count == 1 || Count == 2 || Count == 4);
+template <int count, bool transposed = false>
+__device__ __forceinline__ void ldmatrix(unsigned (&r)[count], const void* row QUIPU_PTX_SITE) {
+  static_assert(count == 1 || count == 2 || count == 4);
 #ifdef __CUDACC__
   const unsigned p = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  if constexpr (Count == 1 && !Transposed) {
+  if constexpr (count == 1 && !transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
                  : "=r"(r[0])
                  : "r"(p)
                  : "memory");
-  } else if constexpr (Count == 1) {
+  } else if constexpr (count == 1) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
                  : "=r"(r[0])
                  : "r"(p)
                  : "memory");
-  } else if constexpr (Count == 2 && !Transposed) {
+  } else if constexpr (count == 2 && !transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1])
                  : "r"(p)
                  : "memory");
-  } else if constexpr (Count == 2) {
+  } else if constexpr (count == 2) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1])
                  : "r"(p)
                  : "memory");
-  } else if constexpr (!Transposed) {
+  } else if constexpr (!transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(p)
@@ -118,30 +118,30 @@ __device__ __forceinline__ void ldmatrix(unsigned (&r)[Count], const void* row Q
 #else
   uint4 bits{};
   const unsigned lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
-  if (lane < 8 * Count) bits = *static_cast<const uint4*>(row);
-  emulator::ldmatrix(r, Count, Transposed, &bits.x, at);
+  if (lane < 8 * count) bits = *static_cast<const uint4*>(row);
+  emulator::ldmatrix(r, count, transposed, &bits.x, at);
 #endif
 }
 
-/// Copies Bytes (4, 8, 16) from device to shared memory in the background; both addresses are
+/// Copies bytes (4, 8, 16) from device to shared memory in the background; both addresses are
 /// aligned to that. Where `valid` is false nothing is read and zeros are written.
-template <int Bytes>
+template <int bytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid = true) {
-  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16);
+  static_assert(bytes == 4 || bytes == 8 || bytes == 16);
 #ifdef __CUDACC__
   const unsigned p = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const int from = valid ? Bytes : 0;
-  if constexpr (Bytes == 16) {
+  const int from = valid ? bytes : 0;
+  if constexpr (bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(p),
                  "l"(__cvta_generic_to_global(global)), "r"(from)
                  : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(p),
-                 "l"(__cvta_generic_to_global(global)), "n"(Bytes), "r"(from)
+                 "l"(__cvta_generic_to_global(global)), "n"(bytes), "r"(from)
                  : "memory");
   }
 #else
-  emulator::copy_async(shared, global, Bytes, valid ? 0 : Bytes);
+  emulator::copy_async(shared, global, bytes, valid ? 0 : bytes);
 #endif
 }
 
@@ -176,14 +176,14 @@ __device__ __forceinline__ void copy_commit() {
 #endif
 }
 
-/// Waits until at most GroupsLeft groups of this thread are in flight. A barrier then shows the
+/// Waits until at most groups_left groups of this thread are in flight. A barrier then shows the
 /// copied data to the others.
-template <int GroupsLeft>
+template <int groups_left>
 __device__ __forceinline__ void copy_wait() {
 #ifdef __CUDACC__
-  asm volatile("cp.async.wait_group %0;" ::"n"(GroupsLeft) : "memory");
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups_left) : "memory");
 #else
-  emulator::copy_wait(GroupsLeft);
+  emulator::copy_wait(groups_left);
 #endif
 }
 

@@ -16,7 +16,7 @@ class SettingsScope {
  public:
   /// The cards that are predicted for have the shared memory of an A100, or more.
   SettingsScope() : before_(emulator::settings()) {
-    emulator::settings().card = emulator::find_card("a100");
+    emulator::settings().cards = {emulator::find_card("a100")};
   }
   ~SettingsScope() {
     emulator::clear_counters();  // waits

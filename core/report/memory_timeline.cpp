@@ -74,7 +74,9 @@ class Canvas {
 
   std::string axes() const {
     std::string svg;
-    for (double tick = 0, step = tick_step(most_); tick < most_; tick += step) {
+    const double step = tick_step(most_);
+    for (int i = 0; i * step < most_; ++i) {
+      const double tick = i * step;
       svg += fmt::format(
           "<line class=grid x1={0} x2={1} y1={2:.1f} y2={2:.1f} /><text x={3} y={4:.1f} "
           "text-anchor=end>{5}</text>\n",

@@ -45,7 +45,8 @@ class InsideParallelFor {
   bool outer_;
 };
 
-class Job {
+// What threads count at has a cache line of its own.
+class Job {  // NOLINT(clang-analyzer-optin.performance.Padding)
  public:
   Job(std::int64_t n, std::int64_t grain, std::int64_t chunks, ChunkFunction f, int tasks)
       : n_(n),

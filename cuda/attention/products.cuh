@@ -31,6 +31,8 @@ struct ThreadTile {
 
 template <class T>
 using Scores = T[strip][strip];
+template <class T, int vectors>
+using Result = T[strip][Sizes<T, vectors>::lanes * vectors];
 
 template <class T>
 __device__ __forceinline__ void add_features(Scores<T>& s, const T* own, const T* other,
@@ -58,9 +60,8 @@ __device__ __forceinline__ void add_features(Scores<T>& s, const T* own, const T
 
 /// result += weights values, over `count` rows of the other side.
 template <class T, int vectors>
-__device__ __forceinline__ void add_values(T (&result)[strip][Sizes<T, vectors>::lanes * vectors],
-                                           const T* weights, const T* values, int count,
-                                           int columns) {
+__device__ __forceinline__ void add_values(Result<T, vectors>& result, const T* weights,
+                                           const T* values, int count, int columns) {
   using S = Sizes<T, vectors>;
   const ThreadTile at;
   if (at.x * S::lanes >= columns) return;

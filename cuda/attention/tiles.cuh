@@ -40,8 +40,6 @@ class TileBlock {
     for (int i = 0; i < strip; ++i) {
       softmax_.largest[i] = std::numeric_limits<T>::lowest();
       softmax_.sum[i] = T(0);
-      if constexpr (pass == AttentionPass::forward)
-        load_statistics(i, first_ + thread_.y + i * team);
     }
   }
 
@@ -110,11 +108,9 @@ class TileBlock {
       add_product(s, own(), a_.k, a_.q, a_.d, from, count);
     }
     is_first_ = false;
-    if constexpr (pass != AttentionPass::forward) {  // for each tile again, to save registers
 #pragma unroll
-      for (int i = 0; i < strip; ++i) {
-        load_statistics(i, (of_queries ? first_ + thread_.y : from + thread_.x) + i * team);
-      }
+    for (int i = 0; i < strip; ++i) {  // for each tile again, to save registers
+      load_statistics(i, (of_queries ? first_ + thread_.y : from + thread_.x) + i * team);
     }
     __syncthreads();  // weights overwrite the other side, and values have arrived
     softmax_step(s, d_s, from);
@@ -192,6 +188,7 @@ class TileBlock {
       const int row = first_ + thread_.y + i * team;
       T sum(1);
       if constexpr (pass == AttentionPass::forward) {
+        load_statistics(i, row);
         sum = fold_row(softmax_.sum[i], [](T x, T y) { return x + y; });
         if (row < own_end() && a_.lse != nullptr && chunk_ == 0 && thread_.x == 0) {
           a_.put_sum(offsets_.statistic(a_, row), limits_[i] > 0 ? softmax_.largest[i] : nothing,

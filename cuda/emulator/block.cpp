@@ -98,7 +98,8 @@ bool Multiprocessor::run_block(uint3 index) {
       lane.fiber = -1;
       lane.fenced = 0;
       lane.last_address = 0;
-      lane.index = unflatten(static_cast<std::uint64_t>(32 * w + l), launch_->block);
+      const int thread = 32 * w + l;
+      lane.index = unflatten(static_cast<std::uint64_t>(thread), launch_->block);
     }
     make_ready(w, warp.exists);
   }

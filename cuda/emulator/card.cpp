@@ -1,7 +1,9 @@
 // The cards that the emulated device can be: what each reports of itself through
 // cudaGetDeviceProperties and cudaDeviceGetAttribute.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 #include "emulator.h"
 
@@ -28,16 +30,27 @@ const Card* find_card(std::string_view key) {
   return nullptr;
 }
 
-const Card& card_from_environment() {
-  const char* key = std::getenv("QUIPU_EMULATOR_CARD");
-  if (key == nullptr || *key == '\0') return cards[0];
-  if (const Card* card = find_card(key)) return *card;
-  std::string known;
-  for (const Card& card : cards) known += (known.empty() ? "" : ", ") + std::string(card.key);
-  std::fprintf(stderr, "emulator: QUIPU_EMULATOR_CARD is '%s', but it must be one of %s\n", key,
-               known.c_str());
-  std::fflush(nullptr);
-  std::_Exit(2);  // nothing has been made that would have to be undone
+const Card& card_of(int device) {
+  const std::vector<const Card*>& all = settings().cards;
+  return *all[std::min(static_cast<std::size_t>(device), all.size() - 1)];
+}
+
+std::vector<const Card*> cards_from_environment() {
+  const char* keys = std::getenv("QUIPU_EMULATOR_CARD");
+  if (keys == nullptr || *keys == '\0') return {&cards[0]};
+  std::vector<const Card*> result;
+  std::istringstream list(keys);
+  for (std::string key; std::getline(list, key, ',');) {
+    result.push_back(find_card(key));
+    if (result.back() != nullptr) continue;
+    std::string known;
+    for (const Card& card : cards) known += (known.empty() ? "" : ", ") + std::string(card.key);
+    std::fprintf(stderr, "emulator: QUIPU_EMULATOR_CARD is '%s', but it must be one of %s\n",
+                 key.c_str(), known.c_str());
+    std::fflush(nullptr);
+    std::_Exit(2);  // nothing has been made that would have to be undone
+  }
+  return result;
 }
 
 }  // namespace quipu::emulator

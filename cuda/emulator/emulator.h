@@ -21,9 +21,9 @@ struct Card {
 };
 /// Null where no card has that key.
 const Card* find_card(std::string_view key);
-/// The one that QUIPU_EMULATOR_CARD names, an A100 if it names none; an unknown name ends the
-/// program with a list of those that are known.
-const Card& card_from_environment();
+/// Those that QUIPU_EMULATOR_CARD names, with commas between them, an A100 if it names none; an
+/// unknown name ends the program with a list of those that are known.
+std::vector<const Card*> cards_from_environment();
 
 /// Read when a launch begins; change them between launches only. Each is also an environment
 /// variable, read once: QUIPU_EMULATOR_SEED=7 and so on.
@@ -49,15 +49,17 @@ struct Settings {
   bool print = true;
   /// What cudaMemGetInfo tells, and where cudaMalloc fails; of each device.
   std::size_t device_bytes = std::size_t{8} << 30;
-  /// What the device says it is, and how much shared memory a launch may ask for.
-  const Card* card = &card_from_environment();
-  /// How many devices there are. Read once, at the first use of one.
-  int devices = 1;
+  /// What each device says it is, and how much shared memory a launch may ask for; the last is that
+  /// of all further devices, too.
+  std::vector<const Card*> cards = cards_from_environment();
+  /// How many devices there are, one of each card unless told. Read once, at the first use of one.
+  int devices = static_cast<int>(cards.size());
   /// A kernel that is given up spoils the process, as an illegal address does on a card: nothing
   /// runs any more, and all calls return cudaErrorIllegalAddress.
   bool sticky = false;
 };
 Settings& settings();
+const Card& card_of(int device);
 
 /// One mistake of a kernel or of its caller. A place is reported once, whatever the number of
 /// threads that pass there.

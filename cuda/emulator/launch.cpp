@@ -149,6 +149,7 @@ std::string invalid_launch(const Launch& launch) {
 /// Whether a block may have its shared memory; if not, it is reported. Real launches fail with
 /// cudaErrorInvalidValue then, and so does cudaFuncSetAttribute.
 bool allows_shared(const void* kernel, std::size_t dynamic_bytes, std::size_t most_bytes) {
+  const Card& card = card_of(current_device());
   constexpr std::size_t most_static = 48 * 1024;
   const std::size_t static_bytes = static_shared_bytes(kernel);
   if (static_bytes + dynamic_bytes <= most_bytes && static_bytes <= most_static) return true;
@@ -158,8 +159,8 @@ bool allows_shared(const void* kernel, std::size_t dynamic_bytes, std::size_t mo
   if (static_bytes > most_static) {
     text += "ptxas allows " + std::to_string(most_static) + " static ones";
   } else {
-    text += std::to_string(most_bytes) + " are possible on " + settings().card->name;
-    if (most_bytes < settings().card->shared_per_block) {
+    text += std::to_string(most_bytes) + " are possible on " + card.name;
+    if (most_bytes < card.shared_per_block) {
       text += " without cudaFuncAttributeMaxDynamicSharedMemorySize";
     }
   }
@@ -171,16 +172,17 @@ std::mutex& allowed_lock() {
   static auto* lock = new std::mutex;
   return *lock;
 }
-/// What cudaFuncSetAttribute was told of a kernel: the most dynamic shared memory of a launch.
-std::map<const void*, std::size_t>& allowed() {
-  static auto* bytes = new std::map<const void*, std::size_t>;
+/// What cudaFuncSetAttribute was told of a kernel on a device: the most dynamic shared memory of a
+/// launch.
+std::map<std::pair<const void*, int>, std::size_t>& allowed() {
+  static auto* bytes = new std::map<std::pair<const void*, int>, std::size_t>;
   return *bytes;
 }
 
 std::size_t most_dynamic(const void* kernel) {
   constexpr std::size_t without_asking = 48 * 1024;
   const std::lock_guard guard(allowed_lock());
-  const auto told = allowed().find(kernel);
+  const auto told = allowed().find({kernel, current_device()});
   if (told != allowed().end()) return told->second;
   return without_asking - std::min(without_asking, static_shared_bytes(kernel));
 }
@@ -205,7 +207,8 @@ void enqueue(std::shared_ptr<const Call> call, dim3 grid, dim3 block, std::size_
   }
   const void* const kernel = launch.call->kernel;
   const std::size_t most = most_dynamic(kernel) + static_shared_bytes(kernel);
-  if (!allows_shared(kernel, shared_bytes, std::min(most, settings().card->shared_per_block))) {
+  if (!allows_shared(kernel, shared_bytes,
+                     std::min(most, card_of(current_device()).shared_per_block))) {
     return set_error(cudaErrorInvalidValue);
   }
   submit(stream, [launch = std::move(launch)](std::uint64_t, std::uint64_t oldest) {
@@ -259,12 +262,12 @@ using namespace quipu::emulator;
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
   const auto bytes = static_cast<std::size_t>(value);
-  if (value < 0 || !allows_shared(kernel, bytes, settings().card->shared_per_block)) {
+  if (value < 0 || !allows_shared(kernel, bytes, card_of(current_device()).shared_per_block)) {
     set_error(cudaErrorInvalidValue);
     return cudaErrorInvalidValue;
   }
   const std::lock_guard guard(allowed_lock());
-  allowed()[kernel] = bytes;
+  allowed()[{kernel, current_device()}] = bytes;
   return cudaSuccess;
 }
 

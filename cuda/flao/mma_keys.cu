@@ -38,30 +38,32 @@ struct Keys {
 template <class E, bool encoded>
 __global__ void __launch_bounds__(threads, encoded ? 1 : 2) multiply_keys_kernel(const Keys p) {
   constexpr int count = rows_of(encoded), stages = stages_of(encoded), tile = count * pitch;
+  constexpr int last = (stages - 1) * 2 * tile;
   unsigned* const shared = dynamic_shared<unsigned>();
   const Part part(p.heads, p.parts, p.length, p.tokens);
-  const int width = p.k_encoding.width, e = p.v_encoding.width, tiles = part.tiles(count);
+  const int width = p.k_encoding.width, e = p.v_encoding.width;
   TileLoader<count, threads> k(p.k, part), v(p.v, part);
-  const auto fetch_stage = [&](int t) {
-    unsigned* const stage = shared + t % stages * 2 * tile;
-    const int rows = part.end - part.first - t * count;
-    if (t < tiles) {
+  int left_rows = part.end - part.first;  // in this tile and those after it
+  const auto fetch_stage = [&](unsigned* stage, int rows) {
+    if (rows > 0) {
       k.fetch(stage, p.k, rows, p.k_encoding.features);
       v.fetch(stage + tile, p.v, rows, e);
     }
     ptx::copy_commit();
   };
   OuterProduct<std::conditional_t<encoded, __nv_bfloat16, E>> kv;
-  for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
-  for (int t = 0; t < tiles; ++t) {
+  for (int t = 0; t < stages - 1; ++t) {
+    fetch_stage(shared + t * 2 * tile, left_rows - t * count);
+  }
+  for (int at = 0; left_rows > 0; at = at == last ? 0 : at + 2 * tile, left_rows -= count) {
     ptx::copy_wait<stages - 2>();
     __syncthreads();
-    fetch_stage(t + stages - 1);
-    unsigned* const stage = shared + t % stages * 2 * tile;
+    fetch_stage(shared + (at == 0 ? last : at - 2 * tile), left_rows - (stages - 1) * count);
+    unsigned* const stage = shared + at;
     SplitTile left{stage, nullptr}, right{stage + tile, nullptr};
     if constexpr (encoded) {
       unsigned* const encoded_tiles = shared + stages * 2 * tile;
-      const int token = part.first + t * count;
+      const int token = part.end - left_rows;
       const auto encode_input = [&](const Encoding& x, unsigned* raw, unsigned* to) {
         const EncodeStats stats{reinterpret_cast<float4*>(encoded_tiles + 4 * tile), nullptr};
         return encode_operand<E, count, threads>(x, raw, {to, to + tile}, stats, part.head, token,

@@ -70,6 +70,7 @@ struct SampledRow {
     return std::exp((below < lowest ? lowest : below) * static_cast<T>(rows.inverse));
   }
   __device__ __forceinline__ Weight weight(T z) const {
+    // Far below 2^52, where the sum is exact enough: NOLINTNEXTLINE(bugprone-incorrect-roundings)
     return static_cast<Weight>(static_cast<double>(share(z)) * rows.unit + 0.5);
   }
 

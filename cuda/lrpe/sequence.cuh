@@ -161,18 +161,18 @@ struct SequenceParts {
   using State = OnlineLines<E, halves * count, has_weights>;
 
   __device__ __forceinline__ SequenceParts(const SequencePlan<T>& plan, const SequenceThread& at)
-      : data(plan.statistics),
-        vectors(plan.chunks),
-        quantity_step(std::int64_t{plan.batch} * plan.heads * plan.chunks * (halves * count)),
-        start((std::int64_t{at.entry} * plan.heads + at.head) * plan.chunks * (halves * count) +
+      : data_(plan.statistics),
+        vectors_(plan.chunks),
+        quantity_step_(std::int64_t{plan.batch} * plan.heads * plan.chunks * (halves * count)),
+        start_((std::int64_t{at.entry} * plan.heads + at.head) * plan.chunks * (halves * count) +
               at.chunk * length) {}
 
   __device__ __forceinline__ void store(std::uint32_t part, const State& state) const {
     each(part, [&](std::int64_t i, int s) {
-      store_vector<length>(data, i, state.largest + s);
-      store_vector<length>(data, i + quantity_step, state.sum + s);
+      store_vector<length>(data_, i, state.largest + s);
+      store_vector<length>(data_, i + quantity_step_, state.sum + s);
       if constexpr (has_weights) {
-        store_vector<length>(data, i + 2 * quantity_step, state.weighted + s);
+        store_vector<length>(data_, i + 2 * quantity_step_, state.weighted + s);
       }
     });
   }
@@ -180,9 +180,9 @@ struct SequenceParts {
   __device__ __forceinline__ void merge(std::uint32_t part, State& state) const {
     each(part, [&](std::int64_t i, int s) {
       OnlineLines<E, length, has_weights> own, next;
-      load_vector<length>(data, i, next.largest);
-      load_vector<length>(data, i + quantity_step, next.sum);
-      if constexpr (has_weights) load_vector<length>(data, i + 2 * quantity_step, next.weighted);
+      load_vector<length>(data_, i, next.largest);
+      load_vector<length>(data_, i + quantity_step_, next.sum);
+      if constexpr (has_weights) load_vector<length>(data_, i + 2 * quantity_step_, next.weighted);
 #pragma unroll
       for (int j = 0; j < length; ++j) {
         own.largest[j] = state.largest[s + j];
@@ -205,16 +205,16 @@ struct SequenceParts {
   /// Calls f(offset of the first quantity, column of the thread) for each vector.
   template <class F>
   __device__ __forceinline__ void each(std::uint32_t part, F f) const {
-    const std::int64_t own = start + part * State::quantities * quantity_step;
+    const std::int64_t own = start_ + part * State::quantities * quantity_step_;
 #pragma unroll
     for (int v = 0; v < halves * count / length; ++v) {
-      f(own + v * std::int64_t{vectors} * length, v * length);
+      f(own + v * std::int64_t{vectors_} * length, v * length);
     }
   }
 
-  T* data;
-  std::uint32_t vectors;  // of a row, side by side
-  std::int64_t quantity_step, start;
+  T* data_;
+  std::uint32_t vectors_;  // of a row, side by side
+  std::int64_t quantity_step_, start_;
 };
 
 /// Reduces the statistics of columns over the threads, or over the parts of the sequence, and

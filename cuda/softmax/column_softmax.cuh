@@ -36,6 +36,7 @@ template <class E, int S, bool has_weights = false>
 struct OnlineLines {
   using T = ComputeOf<E>;
   static constexpr int quantities = has_weights ? 3 : 2;
+  // NOLINTNEXTLINE(bugprone-branch-clone): S is 1 in some
   static constexpr int weighted_lines = has_weights ? S : 1;
   T largest[S], sum[S];
   T weighted[weighted_lines];  // the sum of weight * e^(x - largest)

@@ -34,7 +34,8 @@ template <class T>
 using Wrapping = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
 template <class T>
 __device__ __forceinline__ T wrapping_sum(T a, T b) {
-  return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+  const auto sum = static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b);
+  return static_cast<T>(sum);
 }
 
 /// Rounded to f32 by setting the last bit if anything was lost: a second rounding to fewer bits

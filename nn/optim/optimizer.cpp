@@ -68,9 +68,9 @@ void Optimizer::add_parameter(const std::string& name, const Tensor& parameter, 
 void Optimizer::prepare(Slot& slot, std::size_t index) {
   const Tensor& p = slot.tensors.parameter;
   const Group& group = groups_[slot.group];
-  Tensor* const places[] = {&slot.tensors.first, &slot.tensors.second};
   for (std::size_t i = 0; i < group.memory.names.size(); ++i) {
-    *places[i] = zeros(p.shape(), compute_type(p.dtype()), p.device(), Category::optimizer);
+    Tensor& place = i == 0 ? slot.tensors.first : slot.tensors.second;
+    place = zeros(p.shape(), compute_type(p.dtype()), p.device(), Category::optimizer);
   }
   if (master_weights_ && is_reduced(p.dtype())) {
     const NoGrad pause;
@@ -141,9 +141,9 @@ NamedTensors Optimizer::remembered(const Slot& slot) const {
   NamedTensors result;
   if (!slot.ready) return result;
   const Group& group = groups_[slot.group];
-  const Tensor* const places[] = {&slot.tensors.first, &slot.tensors.second};
   for (std::size_t i = 0; i < group.memory.names.size(); ++i) {
-    result.emplace_back(slot.name + "." + group.memory.names[i], *places[i]);
+    result.emplace_back(slot.name + "." + group.memory.names[i],
+                        i == 0 ? slot.tensors.first : slot.tensors.second);
   }
   if (slot.tensors.master.defined()) {
     result.emplace_back(slot.name + ".master", slot.tensors.master);

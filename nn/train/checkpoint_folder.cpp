@@ -181,7 +181,7 @@ void CheckpointFolder::save(const Checkpoint& checkpoint) {
 bool CheckpointFolder::try_save(const Checkpoint& checkpoint) {
   const OpScope op("CheckpointFolder");
   const CheckpointContent content = content_of(checkpoint);
-  const bool said = !problem_.empty();
+  const bool said = !problem_.empty();  // NOLINT(clang-analyzer-deadcode.DeadStores): read below
   try {
     check_model(checkpoint.model, "the model");
     write(content, checkpoint.step);

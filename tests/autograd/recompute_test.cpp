@@ -145,7 +145,7 @@ TEST_CASE("recompute: nested, an input of the inner one that nobody reads") {
     x.zero_grad();
     const Tensor y = recompute(
         [=](const std::vector<Tensor>& in) {
-          const Tensor p = in[0];
+          const Tensor& p = in[0];
           return recompute([p](const std::vector<Tensor>&) { return p * 2; }, {unread});
         },
         {x});

@@ -23,7 +23,7 @@ template <class F>
 auto by_tensor_cores(const Device& device, F f, bool only_backward = false) {
 #ifdef QUIPU_EMULATE
   constexpr std::size_t of_backward = 130 * 1024;
-  const bool has_room = emulator::settings().card->shared_per_block >= of_backward;
+  const bool has_room = emulator::card_of(0).shared_per_block >= of_backward;
   emulator::clear_counters();
   const auto result = f();
   bool found = false;

@@ -35,8 +35,8 @@ cudaError_t allow(void (*kernel)(int*), int dynamic_bytes) {
 }
 
 void use_card(const char* key) {
-  emulator::settings().card = emulator::find_card(key);
-  REQUIRE(emulator::settings().card != nullptr);
+  REQUIRE(emulator::find_card(key) != nullptr);
+  emulator::settings().cards = {emulator::find_card(key)};
 }
 
 int attribute(cudaDeviceAttr which) {

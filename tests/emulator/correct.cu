@@ -54,7 +54,7 @@ __global__ void histogram_kernel(const int* __restrict__ in, int* __restrict__ o
   if (threadIdx.x < 64) atomicAdd(out + threadIdx.x, bins[threadIdx.x]);
 }
 
-template <LastBlock Variant>
+template <LastBlock variant>
 __global__ void sum_last_block_kernel(const float* __restrict__ in, float* parts, unsigned* counter,
                                       float* out, int n) {
   __shared__ float of_warp[8];
@@ -73,9 +73,9 @@ __global__ void sum_last_block_kernel(const float* __restrict__ in, float* parts
     for (int w = static_cast<int>(threadIdx.x); w < 8; w += 2) part += of_warp[w];
     parts[blockIdx.x * 2 + threadIdx.x] = part;
   }
-  if (Variant != LastBlock::no_barrier) __syncthreads();
+  if (variant != LastBlock::no_barrier) __syncthreads();
   if (threadIdx.x == 0) {
-    if (Variant != LastBlock::no_fence) __threadfence();
+    if (variant != LastBlock::no_fence) __threadfence();
     last = atomicInc(counter, gridDim.x - 1) == gridDim.x - 1;
     __threadfence();
   }

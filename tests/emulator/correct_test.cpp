@@ -12,7 +12,7 @@ namespace {
 template <class Run>
 void quietly(Run run) {
   const Watched watched;
-  for (const std::uint64_t seed : {0, 1, 2, 3, 4, 5}) {
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
     emulator::settings().seed = seed;
     emulator::settings().preempt = seed == 5 ? 7 : 0;
     CAPTURE(seed);

@@ -45,7 +45,8 @@ void check_products(cudaDataType type, cudaDataType type_c, cublasComputeType_t 
               const int at_b = z * k * n + (across_b ? p * n + j : j * k + p);
               sum += value(a[std::size_t(at_a)]) * value(b[std::size_t(at_b)]);
             }
-            const auto at_c = std::size_t(z * m * n + j * m + i);
+            const int place = z * m * n + j * m + i;
+            const auto at_c = std::size_t(place);
             const double wanted = 0.5 * sum + 2 * value(c[at_c]);
             CHECK(std::fabs(value(got[at_c]) - wanted) <= tolerance * (1 + std::fabs(wanted)));
           }

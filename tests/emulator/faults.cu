@@ -34,7 +34,7 @@ __global__ void all_write_one_flag(int* p) {
 }
 
 __global__ void byte_race(int* p) {
-  __shared__ char s[64];
+  __shared__ unsigned char s[64];
   s[threadIdx.x / 2] = 1;  // <-
   __syncthreads();
   p[threadIdx.x] = s[threadIdx.x / 2];
@@ -201,14 +201,14 @@ __global__ void trapped(int* p) {
   if (p[threadIdx.x] == 0) __trap();  // <-
 }
 
-template <void (*Kernel)(int*), unsigned Blocks, unsigned Threads>
+template <void (*kernel)(int*), unsigned blocks, unsigned threads>
 void run(int* p, cudaStream_t stream) {
-  launch(Kernel, dim3(Blocks), dim3(Threads), 32 * sizeof(int), stream, p);
+  launch(kernel, dim3(blocks), dim3(threads), 32 * sizeof(int), stream, p);
 }
 
-template <void (*Kernel)(int*), unsigned Blocks, unsigned Threads>
+template <void (*kernel)(int*), unsigned blocks, unsigned threads>
 Fault entry(const char* name, const char* kind) {
-  return {name, kind, run<Kernel, Blocks, Threads>};
+  return {name, kind, run<kernel, blocks, threads>};
 }
 #define ENTRY(name, blocks, threads, kind) entry<name, blocks, threads>(#name, kind)
 

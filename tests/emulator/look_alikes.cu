@@ -84,14 +84,14 @@ __global__ void reads_shared_by_all(int* p) {
   if (blockIdx.x == 0) p[threadIdx.x] = v;
 }
 
-template <void (*Kernel)(int*), unsigned Blocks, unsigned Threads>
+template <void (*kernel)(int*), unsigned blocks, unsigned threads>
 void run(int* p, cudaStream_t stream) {
-  launch(Kernel, dim3(Blocks), dim3(Threads), 32 * sizeof(int), stream, p);
+  launch(kernel, dim3(blocks), dim3(threads), 32 * sizeof(int), stream, p);
 }
 
-template <void (*Kernel)(int*), unsigned Blocks, unsigned Threads>
+template <void (*kernel)(int*), unsigned blocks, unsigned threads>
 Fault entry(const char* name) {
-  return {name, "", run<Kernel, Blocks, Threads>};
+  return {name, "", run<kernel, blocks, threads>};
 }
 #define ENTRY(name, blocks, threads) entry<name, blocks, threads>(#name)
 

@@ -76,7 +76,7 @@ long differences(const toolkit::Reduced& other) {
   for (unsigned bits = 0; bits < 65536; ++bits) {
     const auto a = static_cast<std::uint16_t>(bits);
     const float mine = float(value_of<T>(a)), theirs = other.to_float(a);
-    const bool same = std::memcmp(&mine, &theirs, 4) == 0;
+    const bool same = std::bit_cast<std::uint32_t>(mine) == std::bit_cast<std::uint32_t>(theirs);
     count += !same && !(std::isnan(mine) && std::isnan(theirs));
   }
   return count;

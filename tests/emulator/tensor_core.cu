@@ -12,14 +12,14 @@
 namespace quipu::testing {
 namespace {
 
-/// A block is 64 x 64 outputs, each of four warps 16 rows. Pitch 72 puts the rows that ldmatrix
-/// reads together into different banks.
-template <int Pitch>
+/// A block is 64 x 64 outputs, each of four warps 16 rows. A pitch of 72 puts the rows that
+/// ldmatrix reads together into different banks.
+template <int pitch>
 __global__ void __launch_bounds__(128)
     gemm_bf16_kernel(const __nv_bfloat16* __restrict__ a, const __nv_bfloat16* __restrict__ b,
                      float* __restrict__ c, int k) {
-  __shared__ __align__(16) __nv_bfloat16 as[64][Pitch];
-  __shared__ __align__(16) __nv_bfloat16 bs[64][Pitch];
+  __shared__ __align__(16) __nv_bfloat16 as[64][pitch];
+  __shared__ __align__(16) __nv_bfloat16 bs[64][pitch];
   const int t = static_cast<int>(threadIdx.x), warp = t / 32, lane = t % 32;
   a += size_t{blockIdx.x} * 64 * k;
   b += size_t{blockIdx.x} * k * 64;
@@ -95,11 +95,11 @@ __global__ void one_mma_tf32_kernel(const float* a, const float* b, float* d) {
   store_16x8(d, sum);
 }
 
-template <int Count, bool Transposed>
+template <int count, bool transposed>
 __device__ void load_and_store(unsigned* out, const unsigned short* rows) {
-  unsigned r[Count];
-  ptx::ldmatrix<Count, Transposed>(r, rows + threadIdx.x * 8);
-  for (int i = 0; i < Count; ++i) out[threadIdx.x * 4 + i] = r[i];
+  unsigned r[count];
+  ptx::ldmatrix<count, transposed>(r, rows + threadIdx.x * 8);
+  for (int i = 0; i < count; ++i) out[threadIdx.x * 4 + i] = r[i];
 }
 
 __global__ void matrix_loads_kernel(const unsigned short* matrices, unsigned* out) {

@@ -46,7 +46,7 @@ __device__ __forceinline__ void store(float* out, const float (&sum)[4][4]) {
   }
 }
 
-template <Tiles Variant>
+template <Tiles variant>
 __global__ void __launch_bounds__(threads)
     multiply_tiles_kernel(const float* __restrict__ k, const float* __restrict__ v,
                           float* __restrict__ out, int n) {
@@ -59,22 +59,22 @@ __global__ void __launch_bounds__(threads)
   for (int base = 0; base < n; base += rows) {
     for (int i = t; i < rows * 16; i += threads) {
       const int r = i / 16;
-      const bool inside = Variant == Tiles::no_bound_check || base + r < n;
+      const bool inside = variant == Tiles::no_bound_check || base + r < n;
       const size_t from = size_t(base) * 16 + i;
       const float4 zero = make_float4(0, 0, 0, 0);
       reinterpret_cast<float4*>(ks)[i] = inside ? reinterpret_cast<const float4*>(k)[from] : zero;
-      if (Variant == Tiles::row_left_out && r == rows - 1) continue;
+      if (variant == Tiles::row_left_out && r == rows - 1) continue;
       reinterpret_cast<float4*>(vs)[i] = inside ? reinterpret_cast<const float4*>(v)[from] : zero;
     }
-    if (Variant != Tiles::no_barrier_after_fill) __syncthreads();
-    if (Variant == Tiles::early_return && t >= threads - 32) return;
+    if (variant != Tiles::no_barrier_after_fill) __syncthreads();
+    if (variant == Tiles::early_return && t >= threads - 32) return;
     add_rows(sum, ks, vs);
-    if (Variant != Tiles::no_barrier_before_fill) __syncthreads();
+    if (variant != Tiles::no_barrier_before_fill) __syncthreads();
   }
   store(out + size_t{blockIdx.x} * width * width, sum);
 }
 
-template <Stages Variant>
+template <Stages variant>
 __global__ void __launch_bounds__(threads)
     multiply_stages_kernel(const float* __restrict__ k, const float* __restrict__ v,
                            float* __restrict__ out, int n) {
@@ -98,14 +98,14 @@ __global__ void __launch_bounds__(threads)
   for (int base = 0; base < n; base += rows) {
     if (base + rows < n) {
       fetch(base + rows, stage ^ 1);
-      if (Variant != Stages::no_wait) ptx::copy_wait<1>();
-    } else if (Variant != Stages::never_awaited) {
+      if (variant != Stages::no_wait) ptx::copy_wait<1>();
+    } else if (variant != Stages::never_awaited) {
       ptx::copy_wait<0>();
     }
     __syncthreads();
     const float* const ks = stages + stage * stage_floats;
-    if (Variant != Stages::never_awaited || base + rows < n) add_rows(sum, ks, ks + rows * width);
-    if (Variant != Stages::no_barrier_before_fill) __syncthreads();
+    if (variant != Stages::never_awaited || base + rows < n) add_rows(sum, ks, ks + rows * width);
+    if (variant != Stages::no_barrier_before_fill) __syncthreads();
     stage ^= 1;
   }
   store(out + size_t{blockIdx.x} * width * width, sum);

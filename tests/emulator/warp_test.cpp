@@ -33,7 +33,7 @@ TEST_CASE("emulator: collectives of a warp") {
   REQUIRE(wanted.size() == std::size_t(warp_rows));
   const Watched watched;
   const Buffer<int> out(std::size_t(warp_rows) * 32);
-  for (const std::uint64_t seed : {0, 1, 2}) {
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
     emulator::settings().seed = seed;
     warp_collectives(out.data(), nullptr);
     const auto got = out.values();

@@ -141,7 +141,7 @@ TEST_CASE("data: tensors in memory are shared, not copied") {
   const Tensor x = zeros({100, 10}).set_requires_grad();
   const std::size_t before = memory_stats().current;
   const TensorDataset data({x});
-  const TensorDataset copy = data;
+  const TensorDataset copy = data;  // NOLINT(performance-unnecessary-copy-initialization)
   CHECK(memory_stats().current == before);
   CHECK(!read(copy, {1})[0].requires_grad());
 }

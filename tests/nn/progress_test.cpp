@@ -228,7 +228,7 @@ TEST_CASE("progress: the log has one object a step, and goes on after a resume")
   CHECK(entries[2]["step"] == 3);
   CHECK(entries[3]["step"] == 4);
   CHECK(entries[3]["loss"] == 9.0);
-  Progress({.log = path, .out = nullptr});
+  { const Progress another({.log = path, .out = nullptr}); }
   CHECK(text_of(path).empty());
 }
 

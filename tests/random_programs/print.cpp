@@ -129,24 +129,27 @@ std::string statement_text(const Statement& s, Names& names, const std::string& 
   return concat(indent, constness, type, " t", s.out[0], " = ", call, ";\n");
 }
 
+const char* body_of(HookOn::Kind kind) {
+  switch (kind) {
+    case HookOn::Kind::keep: return "kept.push_back(gradient); return Tensor();";
+    case HookOn::Kind::nothing: return "return Tensor();";
+    case HookOn::Kind::same: return "return gradient;";
+    case HookOn::Kind::scale: return "return gradient * 1.5;";
+    case HookOn::Kind::in_place: return "gradient.mul_(2); return Tensor();";
+    case HookOn::Kind::expanded:
+      return "return full({}, 0.5, gradient.dtype(), device).expand(gradient.shape());";
+  }
+  return "";
+}
+
 std::string hooks_text(const Program& program, const std::vector<Value>& values,
                        const Names& names) {
   std::string text;
   for (const HookOn& hook : program.hooks) {
     for (const Value v : values) {
       if (hook.value != v) continue;
-      const char* body = "";
-      switch (hook.kind) {
-        case HookOn::Kind::keep: body = "kept.push_back(gradient); return Tensor();"; break;
-        case HookOn::Kind::nothing: body = "return Tensor();"; break;
-        case HookOn::Kind::same: body = "return gradient;"; break;
-        case HookOn::Kind::scale: body = "return gradient * 1.5;"; break;
-        case HookOn::Kind::in_place: body = "gradient.mul_(2); return Tensor();"; break;
-        case HookOn::Kind::expanded:
-          body = "return full({}, 0.5, gradient.dtype(), device).expand(gradient.shape());";
-          break;
-      }
-      text += concat("  ", names.at(v), ".add_hook([&](const Tensor& gradient) { ", body, " });\n");
+      text += concat("  ", names.at(v), ".add_hook([&](const Tensor& gradient) { ",
+                     body_of(hook.kind), " });\n");
     }
   }
   return text;

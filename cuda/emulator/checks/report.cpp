@@ -77,7 +77,7 @@ Settings& settings() {
     s->yield = static_cast<unsigned>(environment("QUIPU_EMULATOR_YIELD", s->yield));
     s->threads = static_cast<unsigned>(environment("QUIPU_EMULATOR_THREADS", s->threads));
     s->print = environment("QUIPU_EMULATOR_PRINT", s->print) != 0;
-    s->devices = static_cast<int>(environment("QUIPU_EMULATOR_DEVICES", 1));
+    s->devices = static_cast<int>(environment("QUIPU_EMULATOR_DEVICES", s->cards.size()));
     s->sticky = environment("QUIPU_EMULATOR_STICKY", s->sticky) != 0;
     s->device_bytes = environment("QUIPU_EMULATOR_DEVICE_BYTES", s->device_bytes);
     return s;

@@ -37,7 +37,7 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (!is_device(device)) return cudaErrorInvalidDevice;
-  const Card& card = *settings().card;
+  const Card& card = card_of(device);
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrWarpSize: *value = 32; break;
@@ -62,7 +62,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   if (!is_device(device)) return cudaErrorInvalidDevice;
-  const Card& card = *settings().card;
+  const Card& card = card_of(device);
   *p = {};
   std::snprintf(p->name, sizeof p->name, "%s (emulated)", card.name);
   p->totalGlobalMem = settings().device_bytes;

@@ -20,19 +20,19 @@ constexpr const char* supported[] = {"a100", "rtx3090", "rtx4090", "h100", "rtx5
 /// The emulated device is another card while this lives.
 class OnCard {
  public:
-  explicit OnCard(const char* key) : before_(emulator::settings().card) {
-    emulator::settings().card = emulator::find_card(key);
-    REQUIRE(emulator::settings().card != nullptr);
+  explicit OnCard(const char* key) : before_(emulator::settings().cards) {
+    REQUIRE(emulator::find_card(key) != nullptr);
+    emulator::settings().cards = {emulator::find_card(key)};
   }
   ~OnCard() {
     synchronize(cuda);
-    emulator::settings().card = before_;
+    emulator::settings().cards = before_;
   }
   OnCard(const OnCard&) = delete;
   OnCard& operator=(const OnCard&) = delete;
 
  private:
-  const emulator::Card* before_;
+  std::vector<const emulator::Card*> before_;
 };
 
 /// Output and gradients of attention with wide heads.
@@ -114,7 +114,7 @@ TEST_CASE("cards: flao by tensor cores forward on each, backward where shared me
       const auto got = gated::run(flao, in, o, upstream);
       CHECK(ran("multiply_keys_kernel"));
       CHECK(ran("gate_queries"));
-      const bool has_room = emulator::settings().card->shared_per_block > 160 * 1024;
+      const bool has_room = emulator::card_of(0).shared_per_block > 160 * 1024;
       CHECK(ran("differentiate_queries<quipu::detail::on_cuda::gated::RowShape") != has_room);
       CHECK(ran("flao_mma::(anonymous namespace)::differentiate_queries") == has_room);
       if (first.empty()) first = got;

@@ -1,9 +1,11 @@
 // Compiled against the toolkit's headers, never the stand-ins. The types get other names, so that
 // the linker does not take one's inline functions for the other's.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 #define __nv_bfloat16 toolkit_bfloat16
 #define __nv_bfloat162 toolkit_bfloat162
 #define __half toolkit_half
 #define __half2 toolkit_half2
+// NOLINTEND(bugprone-reserved-identifier)
 #include "toolkit_reduced.h"
 
 #include <cuda_bf16.h>

@@ -139,7 +139,8 @@ TEST_CASE_FIXTURE(EachDevice, "lrpe: angles as large as 1e5") {
       for (int i = 0; i < 3; ++i) {
         const auto position = static_cast<float>(offset + n);
         const double angle = static_cast<float>(turns[static_cast<std::size_t>(i)]) * position;
-        const auto at = static_cast<std::size_t>(6 * n + i);
+        const int place = 6 * n + i;
+        const auto at = static_cast<std::size_t>(place);
         const double a = values[at], b = values[at + 3];
         CHECK(std::abs(o[at] - (a * std::cos(angle) - b * std::sin(angle))) < 2e-6);
         CHECK(std::abs(o[at + 3] - (a * std::sin(angle) + b * std::cos(angle))) < 2e-6);
