@@ -4,6 +4,7 @@
 //
 // sass gradient_rows<float,[^,<]*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$
 //   ST.E$; registers 96
+// sass gradient_rows: forbid STL LDL LD.E$ ST.E$; registers 96
 #include <cmath>
 
 #include "cross_entropy.cuh"
@@ -25,7 +26,7 @@ struct Gradient {
 };
 
 template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) gradient_rows(Gradient<T> g) {
+__global__ void __launch_bounds__(block_threads, 1) gradient_rows(Gradient<T> g) {
   const Team<team> self;
   if (self.line >= g.rows.count) return;
   std::int64_t at[4];

@@ -7,7 +7,7 @@
 // sass encode_rows<.*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E.U16;
 //   registers 64
 // sass encode_rows<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 64
-// sass encode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 80
+// sass encode_long_rows: forbid STL LDL LD.E$ ST.E$; registers 128
 #include "rows.cuh"
 
 namespace quipu::detail::on_cuda {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(block_threads, 4)
 
 /// Softmax over the features of rows that have more chunks than a warp has lanes.
 template <class T, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads, 3)
+__global__ void __launch_bounds__(block_threads, 2)
     encode_long_rows(RowPlan<T> plan, RowView x, RowView o) {
   constexpr int halves = halves_of<kind>;
   const Team<warp_size> self;

@@ -6,8 +6,9 @@
 // order. Bound by memory.
 //
 // sass hold_rows<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
-// sass hold_rows<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
+// sass hold_rows<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
 // sass sum_packs: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
+// sass (differentiate_rows|sum_channels|add_parts)<: forbid STL LDL LD.E$ ST.E$; registers 96
 #include "norm.cuh"
 #include "quipu/cuda/ptx.h"
 
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(most_threads, 1)
 }
 
 template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) differentiate_rows(Backward<T> b) {
+__global__ void __launch_bounds__(block_threads, 1) differentiate_rows(Backward<T> b) {
   __shared__ T scratch[block_threads / warp_size];
   const Team<team> self;
   if (self.line >= b.s.rows) return;  // a whole team
@@ -143,7 +144,7 @@ struct ChannelSums {
 /// A block has `together` packs of channels side by side, and one part of the rows of a group,
 /// which its members share.
 template <class Chunk>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     sum_packs(Backward<typename Chunk::Number> b, ChannelSums<typename Chunk::Number> sums,
               unsigned together) {
   using T = typename Chunk::Number;
@@ -175,7 +176,8 @@ __global__ void __launch_bounds__(block_threads)
 
 /// The same for any sizes: a thread has a channel, or a warp where a channel has many entries.
 template <class T, unsigned team>
-__global__ void __launch_bounds__(block_threads) sum_channels(Backward<T> b, ChannelSums<T> sums) {
+__global__ void __launch_bounds__(block_threads, 1)
+    sum_channels(Backward<T> b, ChannelSums<T> sums) {
   const std::int64_t channel = blockIdx.y * Team<team>::per_block + threadIdx.x / team;
   const unsigned thread = threadIdx.x % team;
   const std::int64_t part = blockIdx.x / b.s.groups, group = blockIdx.x % b.s.groups;
@@ -204,7 +206,7 @@ __global__ void __launch_bounds__(block_threads) sum_channels(Backward<T> b, Cha
 }
 
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     add_parts(Walk<1> walk, std::uint32_t n, const T* sums, std::int64_t parts,
               std::int64_t part_step, void* out, DType dtype, bool add) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;

@@ -6,6 +6,7 @@
 //
 // sass hold_rows<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
 // sass hold_rows<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
+// sass normalise_rows: forbid STL LDL LD.E$ ST.E$; registers 96
 #include "norm.cuh"
 #include "quipu/cuda/ptx.h"
 
@@ -84,7 +85,7 @@ __device__ __forceinline__ T sum_row(std::int64_t length, unsigned thread, T* sc
 }
 
 template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) normalise_rows(Forward<T> f) {
+__global__ void __launch_bounds__(block_threads, 1) normalise_rows(Forward<T> f) {
   __shared__ T scratch[block_threads / warp_size];
   const Team<team> self;
   if (self.line >= f.s.rows) return;  // a whole team

@@ -34,16 +34,20 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
   const auto index = [&](int v) { return team.member + std::int64_t{v} * team.members; };
   const auto is_inside = [&](int v) { return line.active && index(v) < lines.length; };
 
+  // Loops over raw[] are unrolled by order: registers have no index, and the exponential of f64 is
+  // long enough for the compiler to decline.
   typename Chunk::Raw raw[V];
   T largest[S], values[count];
   for (int j = 0; j < count; ++j) values[j] = -std::numeric_limits<T>::infinity();
   for (int s = 0; s < S; ++s) largest[s] = values[0];
+#pragma unroll
   for (int v = 0; v < V; ++v) {
     raw[v] = Chunk::packed(values);
     if (is_inside(v)) {
       raw[v] = Chunk::fetch(x, {}, line.at[from_x] + index(v) * lines.step[from_x]);
     }
   }
+#pragma unroll
   for (int v = 0; v < V; ++v) {
     Chunk::unpack(raw[v], values);
     for (int j = 0; j < count; ++j) largest[j % S] = max(largest[j % S], values[j]);
@@ -55,6 +59,7 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
     largest[s] = finite_shift(largest[s]);
     sum[s] = T(0);
   }
+#pragma unroll
   for (int v = 0; v < V; ++v) {
     ptx::look_new(raw[v]);
     Chunk::unpack(raw[v], values);
@@ -66,6 +71,7 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
   }
   team.fold(sum, scratch + LineTeam::fold_size(blockDim.x, team.lines, S), Plus());
   for (int s = 0; s < S; ++s) sum[s] = T(1) / sum[s];
+#pragma unroll
   for (int v = 0; v < V; ++v) {
     if (!is_inside(v)) continue;
     ptx::look_new(raw[v]);
