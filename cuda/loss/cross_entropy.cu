@@ -5,6 +5,7 @@
 //
 // sass loss_rows<float,[^,<]*Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
+// sass (loss_rows|check_and_count): forbid STL LDL LD.E$ ST.E$; registers 128
 #include <cmath>
 #include <limits>
 #include <string>
@@ -17,7 +18,7 @@ namespace quipu::detail {
 namespace on_cuda {
 namespace {
 
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 1)
     check_and_count(Walk<1> walk, std::uint32_t n, std::int64_t first, std::int64_t start,
                     LossTargets targets, IndexGuard guard, unsigned long long* counted) {
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
@@ -93,7 +94,7 @@ __device__ __forceinline__ double loss_of(const Running<T>& row, T wanted, doubl
 }
 
 template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads) loss_rows(LossRows<T> rows) {
+__global__ void __launch_bounds__(block_threads, 2) loss_rows(LossRows<T> rows) {
   __shared__ Running<T> scratch[block_threads / warp_size];
   const Team<team> self;
   if (self.line >= rows.count) return;  // a whole team
