@@ -165,7 +165,7 @@ struct SequenceParts {
         vectors_(plan.chunks),
         quantity_step_(std::int64_t{plan.batch} * plan.heads * plan.chunks * (halves * count)),
         start_((std::int64_t{at.entry} * plan.heads + at.head) * plan.chunks * (halves * count) +
-              at.chunk * length) {}
+               at.chunk * length) {}
 
   __device__ __forceinline__ void store(std::uint32_t part, const State& state) const {
     each(part, [&](std::int64_t i, int s) {
