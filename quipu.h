@@ -14,6 +14,7 @@
 #include "quipu/core/random/random.h"
 #include "quipu/core/report/device_times.h"
 #include "quipu/core/report/recording.h"
+#include "quipu/core/step_graph.h"
 #include "quipu/core/tensor.h"
 #include "quipu/core/threads/parallel.h"
 #include "quipu/core/version.h"

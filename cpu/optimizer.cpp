@@ -139,7 +139,8 @@ void update_all(const UpdateList& list, Make make) {
 // In all of them the decay is subtracted together with the step: a factor 1 - lr decay would lose
 // most of its digits in f32.
 
-void sgd(const UpdateList& list, const SgdOptions& o) {
+void sgd(const UpdateList& list, const SgdOptions& options) {
+  const SgdOptions o = list.with_rate(options);
   const bool coupled = !o.decoupled;
   const auto run = [&]<bool ahead>(std::bool_constant<ahead>) {
     update_all<1>(list, [&]<class T>(T, const UpdateItem&) {
@@ -163,7 +164,8 @@ void sgd(const UpdateList& list, const SgdOptions& o) {
   });
 }
 
-void adamw(const UpdateList& list, const AdamWOptions& o) {
+void adamw(const UpdateList& list, const AdamWOptions& options) {
+  const AdamWOptions o = list.with_rate(options);
   update_all<2>(list, [&]<class T>(T, const UpdateItem& item) {
     const auto step = static_cast<double>(*item.step.as<std::int64_t>());
     const T rate = static_cast<T>(o.lr / (1 - std::pow(o.beta1, step)));
@@ -179,7 +181,8 @@ void adamw(const UpdateList& list, const AdamWOptions& o) {
   });
 }
 
-void lion(const UpdateList& list, const LionOptions& o) {
+void lion(const UpdateList& list, const LionOptions& options) {
+  const LionOptions o = list.with_rate(options);
   update_all<1>(list, [&]<class T>(T, const UpdateItem&) {
     const T lr = static_cast<T>(o.lr), decay = static_cast<T>(o.lr * o.weight_decay);
     const T b1 = static_cast<T>(o.beta1), a1 = static_cast<T>(1 - o.beta1);

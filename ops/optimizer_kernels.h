@@ -20,7 +20,15 @@ struct UpdateList {
   std::vector<UpdateItem> items;
   std::int64_t numel = 0;  // of all items
   View scale, skip;
+  View lr;               // f64 (): in the place of the options',
+  double lr_factor = 1;  // times this
 
+  /// For kernels on the host: the options with the learning rate that counts.
+  template <class Options>
+  Options with_rate(Options options) const {
+    if (lr.defined) options.lr = lr_factor * *lr.as<const double>();
+    return options;
+  }
   const View* first_view() const { return &items.front().parameter; }
   template <class F>
   void each_view(F f) {
@@ -33,7 +41,7 @@ struct UpdateList {
       f("master" + number, item.master, Role::value);
       f("step" + number, item.step, Role::value);
     }
-    f("scale", scale, Role::value), f("skip", skip, Role::value);
+    f("scale", scale, Role::value), f("skip", skip, Role::value), f("lr", lr, Role::value);
   }
 };
 

@@ -83,6 +83,10 @@ void check_control(const GradientControl& control, Device device) {
     check_bool("skip", control.skip);
     check_one("skip", control.skip);
   }
+  if (control.lr.defined()) {
+    check(control.lr.dtype() == f64, "lr is ", control.lr.dtype(), ", but must be f64");
+    check_one("lr", control.lr);
+  }
 }
 
 /// Everything checked, then every tensor marked as changed.
@@ -95,6 +99,8 @@ UpdateList prepare(std::span<const ParameterUpdate> list, int states, bool count
   result.items.reserve(list.size());
   result.scale = optional_view(control.scale);
   result.skip = optional_view(control.skip);
+  result.lr = optional_view(control.lr);
+  result.lr_factor = control.lr_factor;
   for (const ParameterUpdate& u : list) {
     change_in_place(u.parameter);
     if (states > 0) change_in_place(u.first);

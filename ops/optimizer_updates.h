@@ -54,11 +54,13 @@ struct ParameterUpdate {
   Tensor step = {};  // i64 (): how many updates there were; adamw needs it and counts
 };
 
-/// What happens to all gradients on their way into an update; each may be left out. Both are read
-/// on the device.
+/// What happens to all gradients on their way into an update; each may be left out. Tensors are
+/// read on the device.
 struct GradientControl {
-  Tensor scale = {};  // floating (): gradients are multiplied by it
-  Tensor skip = {};   // bool (): if it is true, nothing changes
+  Tensor scale = {};     // floating (): gradients are multiplied by it
+  Tensor skip = {};      // bool (): if it is true, nothing changes
+  Tensor lr = {};        // f64 (): the learning rate, in the place of the options',
+  double lr_factor = 1;  // times this
 };
 
 /// With g + weight_decay p for the gradient: first = momentum first + g;

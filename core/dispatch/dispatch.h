@@ -16,6 +16,12 @@
 
 namespace quipu::detail {
 
+class StepRecorder;
+/// The one that this thread records with (core/dispatch/step_recorder.h), or null.
+extern constinit thread_local StepRecorder* step_recorder;
+/// It is told of a kernel before that runs.
+void note_step_operands(const KernelCall& call);
+
 /// Provides every kernel that was compiled in; called once, before the first kernel runs.
 void register_kernels();
 
@@ -108,6 +114,8 @@ class Kernel<void(Args...)> : public AnyKernel {
     if (kernel_mode != KernelMode::fast) [[unlikely]] {
       if (run_otherwise(kind, args...)) return;
     }
+    if (step_recorder) [[unlikely]]
+      note_step_operands(KernelCallOf<Args...>(nullptr, arguments(), args...));
     find(kind)(args...);
   }
 

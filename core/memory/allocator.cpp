@@ -71,6 +71,7 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Sh
   const std::uint64_t lane = source.lane();
   if (block->lanes & ~lane) source.wait_for(block->lanes & ~lane);
   block->lanes = lane;
+  block->owner = this;
   block->live = true;
   block->requested = bytes;
   block->bin_before = &live_;
@@ -94,7 +95,44 @@ Block* CachingAllocator::allocate(std::size_t bytes, Category category, const Sh
 }
 
 void CachingAllocator::free(Block* block) noexcept {
+  std::unique_lock lock(mutex_);
+  if (block->keepers > 0) {
+    block->unowned = true;
+    return;
+  }
+  const bool is_last = give_back(block);
+  lock.unlock();
+  if (is_last) abandon(this);
+}
+
+Block* CachingAllocator::keep(const void* data) {
   const std::lock_guard lock(mutex_);
+  const auto* at = static_cast<const char*>(data);
+  for (Block* block = live_.bin_after; block != &live_; block = block->bin_after) {
+    if (at < block->data || at >= block->data + block->size) continue;
+    ++block->keepers;
+    return block;
+  }
+  return nullptr;
+}
+
+void CachingAllocator::let_go(Block* block) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (--block->keepers == 0 && block->unowned) give_back(block);
+}
+
+void CachingAllocator::abandon(CachingAllocator* allocator) noexcept {
+  {
+    const std::lock_guard lock(allocator->mutex_);
+    allocator->abandoned_ = true;
+    if (allocator->stats_.live_blocks > 0) return;
+    allocator->release_cached_locked();
+  }
+  delete allocator;
+}
+
+/// True if it was the last block of an allocator that nobody needs any more.
+bool CachingAllocator::give_back(Block* block) noexcept {
   const LedgerEntry& entry = block->entry;
   ++serial_;
   bury(entry);
@@ -106,6 +144,7 @@ void CachingAllocator::free(Block* block) noexcept {
   block->bin_before->bin_after = block->bin_after;
   block->bin_after->bin_before = block->bin_before;
   block->live = false;
+  block->unowned = false;
   close(block);
   if (block->direct) {
     stats_.reserved -= block->size;
@@ -114,6 +153,7 @@ void CachingAllocator::free(Block* block) noexcept {
   } else {
     put(merge(block));
   }
+  return abandoned_ && stats_.live_blocks == 0;
 }
 
 void CachingAllocator::close(Block* block) noexcept {
@@ -163,7 +203,7 @@ Block* CachingAllocator::take_pinned(std::size_t size) {
 }
 
 Block* CachingAllocator::find_or_grow(std::size_t size, std::size_t wanted) {
-  if (!caching_mode()) {
+  if (!caching_mode() && !source_->keeps()) {
     Block* block = grow(size, false, wanted);
     block->direct = true;
     return block;
@@ -215,10 +255,11 @@ Block* CachingAllocator::grow(std::size_t segment, bool slab, std::size_t wanted
   // Sizes that rise from one request to the next would leave every smaller segment behind.
   const bool outgrown = !slab && free_segments_ >= segment;
   const bool tight = stats_.limit && stats_.reserved + segment > stats_.limit;
-  if (outgrown || tight) release_cached_locked();
+  const bool may_release = !source_->keeps();
+  if (may_release && (outgrown || tight)) release_cached_locked();
   Block* block = new_block();
   void* data = source_->acquire(segment);
-  if (!data) {
+  if (!data && may_release) {
     release_cached_locked();
     data = source_->acquire(segment);
   }

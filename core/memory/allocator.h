@@ -45,6 +45,10 @@ class MemorySource {
   virtual void opened(void* data, std::size_t bytes, std::size_t requested) {}
   virtual void closed(void* data, std::uint64_t lanes) {}
 
+  /// Whether what was acquired is released only with the allocator, because a graph has its
+  /// addresses.
+  virtual bool keeps() const { return false; }
+
   // Sources that keep what was released for the next request.
   virtual std::size_t kept_bytes() const { return 0; }
   virtual void release_kept() noexcept {}
@@ -77,6 +81,8 @@ struct LedgerEntry {
   Shape shape;
 };
 
+class CachingAllocator;
+
 /// A piece of a segment: live, or free and waiting in a bin.
 struct Block {
   char* data = nullptr;
@@ -84,10 +90,13 @@ struct Block {
   std::size_t requested = 0;  // as asked for, live blocks only
   std::uint64_t segment = 0;  // number of the segment that it was cut from
   std::uint64_t lanes = 0;    // of the source, that may still use it
+  int keepers = 0;            // graphs that use it: it goes back after the last of them
   bool live = false;
+  bool unowned = false;  // only they have it still
   bool slab = false;               // lies in a slab of small blocks
   bool direct = false;             // goes straight back to where it came from
   MemorySource* source = nullptr;  // where that is not the allocator's own source
+  CachingAllocator* owner = nullptr;
   Block* before = nullptr;         // neighbours in the segment
   Block* after = nullptr;
   Block* bin_before = nullptr;  // neighbours in the free bin, in the list of live blocks, or spare
@@ -113,6 +122,12 @@ class CachingAllocator {
   Block* allocate(std::size_t bytes, Category category, const Shape& shape = {},
                   DType dtype = DType::u8);
   void free(Block* block) noexcept;
+  /// The live block that `data` lies in, which from now on stays until let_go(), even if it is
+  /// freed before; null where no block has it.
+  Block* keep(const void* data);
+  void let_go(Block* block) noexcept;
+  /// Deletes an allocator and gives all its memory back, when the last of its blocks is free.
+  static void abandon(CachingAllocator* allocator) noexcept;
   /// The lane that this thread works in uses the live block at `data`, too: reuse waits for it.
   void note_use(const void* data) noexcept;
   /// Moves a live block to another category.
@@ -149,6 +164,7 @@ class CachingAllocator {
   MemorySource& source_of(const Block& block) { return block.source ? *block.source : *source_; }
   Block* take_pinned(std::size_t size);
   void close(Block* block) noexcept;
+  bool give_back(Block* block) noexcept;
   Block* find_small(std::size_t size);
   Block* find_large(std::size_t size);
   Block* find_or_grow(std::size_t size, std::size_t wanted);
@@ -184,6 +200,7 @@ class CachingAllocator {
   Block live_;                     // head of the list of live blocks
   std::deque<Block> blocks_;       // all that were ever made
   Block* spare_ = nullptr;         // those that stand for no memory now
+  bool abandoned_ = false;
 };
 
 /// The allocator of a device; made at first use and never destroyed, so that no exit order can

@@ -1,5 +1,6 @@
 #include "quipu/core/memory/storage.h"
 
+#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
 #include "quipu/core/memory/allocator.h"
 
@@ -33,7 +34,9 @@ Storage::Storage(std::size_t bytes, const Shape& shape, DType dtype, Device devi
       category_(category),
       serial_(storages_made.fetch_add(1)) {
   check_enum("category", category, Category::workspace);
-  block_ = allocator_of(device).allocate(bytes, category, shape, dtype);
+  CachingAllocator& allocator =
+      step_recorder ? step_recorder->allocator_for(device) : allocator_of(device);
+  block_ = allocator.allocate(bytes, category, shape, dtype);
   if (block_) data_ = block_->data;
   if (category == Category::workspace) thread_context().workspace_bytes += bytes;
 }
@@ -47,7 +50,7 @@ Storage::Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<c
       owner_(std::move(owner)) {}
 
 Storage::~Storage() {
-  if (block_) allocator_of(device_).free(block_);
+  if (block_) block_->owner->free(block_);
 }
 
 void Storage::relabel() {
@@ -57,7 +60,7 @@ void Storage::relabel() {
   bool held;
   do {
     held = holds_.load() > 0;
-    allocator_of(device_).relabel(block_, held && savable ? Category::saved : category_);
+    block_->owner->relabel(block_, held && savable ? Category::saved : category_);
   } while (held != (holds_.load() > 0));
 }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
 #include "quipu/core/random/philox.h"
 
@@ -28,7 +29,11 @@ void Generator::set_state(PhiloxState state) {
 }
 
 PhiloxState Generator::reserve(std::uint64_t counters) {
-  return draw_scope ? draw_scope->next(*this, counters) : advance(counters);
+  return draw_scope ? draw_scope->next(*this, counters) : take(counters);
+}
+
+PhiloxState Generator::take(std::uint64_t counters) {
+  return step_recorder ? step_recorder->draw(*this, counters) : advance(counters);
 }
 
 PhiloxState Generator::advance(std::uint64_t counters) {
@@ -49,7 +54,7 @@ PhiloxState DrawScope::next(Generator& generator, std::uint64_t counters) {
           draws_.size(), " times)");
     return draws_[repeated_++];
   }
-  draws_.push_back(outer_ ? outer_->next(generator, counters) : generator.advance(counters));
+  draws_.push_back(outer_ ? outer_->next(generator, counters) : generator.take(counters));
   return draws_.back();
 }
 

@@ -13,10 +13,14 @@ namespace detail {
 struct PhiloxState {
   std::uint64_t seed = 0;
   std::uint64_t offset = 0;
+  /// While a StepGraph is recorded: seed and first counter in device memory, as they are at each
+  /// replay. Then `offset` counts from there, and `seed` does not matter.
+  const std::uint64_t* origin = nullptr;
   bool operator==(const PhiloxState&) const = default;
 };
 
 class DrawScope;
+class StepRecorder;
 
 }  // namespace detail
 
@@ -37,6 +41,8 @@ class Generator {
 
  private:
   friend class detail::DrawScope;
+  friend class detail::StepRecorder;
+  detail::PhiloxState take(std::uint64_t counters);
   detail::PhiloxState advance(std::uint64_t counters);
   mutable std::mutex mutex_;
   detail::PhiloxState state_;

@@ -35,7 +35,8 @@ void update_all(const UpdateList& list, Change change) {
   }
 }
 
-void sgd(const UpdateList& list, const SgdOptions& o) {
+void sgd(const UpdateList& list, const SgdOptions& options) {
+  const SgdOptions o = list.with_rate(options);
   const double coupled = o.decoupled ? 0 : o.weight_decay, decoupled = o.weight_decay - coupled;
   update_all(list, [&](Update& u) {
     u.g += coupled * u.p;
@@ -46,7 +47,8 @@ void sgd(const UpdateList& list, const SgdOptions& o) {
   });
 }
 
-void adamw(const UpdateList& list, const AdamWOptions& o) {
+void adamw(const UpdateList& list, const AdamWOptions& options) {
+  const AdamWOptions o = list.with_rate(options);
   update_all(list, [&](Update& u) {
     u.first = o.beta1 * u.first + (1 - o.beta1) * u.g;
     u.second = o.beta2 * u.second + (1 - o.beta2) * u.g.square();
@@ -55,7 +57,8 @@ void adamw(const UpdateList& list, const AdamWOptions& o) {
   });
 }
 
-void lion(const UpdateList& list, const LionOptions& o) {
+void lion(const UpdateList& list, const LionOptions& options) {
+  const LionOptions o = list.with_rate(options);
   update_all(list, [&](Update& u) {
     const Array direction = o.beta1 * u.first + (1 - o.beta1) * u.g;
     const Array sign = direction.unaryExpr([](double d) {

@@ -8,8 +8,8 @@
 // sass drop_elements: forbid LD.E ST.E; registers 48; shared 0
 #include <cmath>
 
-#include "quipu/core/random/philox.h"
 #include "quipu/cuda/runtime/run.h"
+#include "quipu/cuda/tile/philox.cuh"
 #include "quipu/cuda/tile/rows.cuh"
 #include "quipu/ops/dropout_kernels.h"
 
@@ -31,8 +31,7 @@ struct Drop {
         scale(p < 1 ? static_cast<T>(1 / (1 - p)) : T(0)) {}
 
   __device__ __forceinline__ PhiloxBlock words(std::int64_t position) const {
-    return philox_block(philox_start(state.offset + static_cast<std::uint64_t>(position) / 4),
-                        PhiloxKey(state.seed));
+    return philox_words(state, static_cast<std::uint64_t>(position) / 4);
   }
   __device__ __forceinline__ T apply(T x, std::uint32_t word) const {
     return (word >> 8) >= threshold ? x * scale : T(0);

@@ -8,10 +8,10 @@
 #include <cmath>
 
 #include "quipu/core/dispatch/kernels.h"
-#include "quipu/core/random/philox.h"
 #include "quipu/cuda/runtime/run.h"
 #include "quipu/cuda/tile/geometry.h"
 #include "quipu/cuda/tile/groups.cuh"
+#include "quipu/cuda/tile/philox.cuh"
 
 namespace quipu::detail {
 namespace on_cuda {
@@ -90,9 +90,7 @@ __global__ void __launch_bounds__(block_threads, 1)
       counter * count - first;  // in this part; below 0 where it starts inside
   if (begin >= n) return;
   T values[count];
-  draw(philox_block(philox_start(state.offset + static_cast<std::uint64_t>(counter)),
-                    PhiloxKey(state.seed)),
-       values);
+  draw(philox_words(state, static_cast<std::uint64_t>(counter)), values);
   for (int j = 0; j < count; ++j) {
     if (begin + j < 0 || begin + j >= n) continue;
     std::int64_t at[1];
@@ -109,9 +107,7 @@ __global__ void __launch_bounds__(block_threads, 1)
   const std::int64_t counter = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
   if (counter * count >= n) return;
   T values[count];
-  draw(philox_block(philox_start(state.offset + static_cast<std::uint64_t>(counter)),
-                    PhiloxKey(state.seed)),
-       values);
+  draw(philox_words(state, static_cast<std::uint64_t>(counter)), values);
   store_group(out, dtype, counter, n, values);
 }
 

@@ -246,6 +246,8 @@ void count_call(HostCall call) {
     case HostCall::upload: ++calls.uploads; break;
     case HostCall::download: ++calls.downloads; break;
     case HostCall::peer_copy: ++calls.peer_copies; break;
+    case HostCall::launch: ++calls.launches; break;
+    case HostCall::graph: ++calls.graphs; break;
   }
 }
 

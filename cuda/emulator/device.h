@@ -7,6 +7,7 @@
 #include <source_location>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 struct dim3;
 
@@ -14,6 +15,9 @@ namespace quipu::emulator {
 
 struct Stream;
 struct Event;
+struct Graph;
+struct GraphNode;
+struct GraphExec;
 
 /// Where a kernel calls a collective. Lanes that meet must come from the same place.
 using Site = std::source_location;
@@ -23,6 +27,8 @@ class Call {
  public:
   virtual ~Call() = default;
   virtual void run() const = 0;
+  /// The same kernel with other arguments, an address each.
+  virtual std::shared_ptr<const Call> with(void* const* arguments) const = 0;
   const void* kernel = nullptr;
   std::size_t bytes = 0;  // of the object: kernels may read their arguments in it
 };
@@ -37,6 +43,11 @@ class CallOf final : public Call {
     bytes = sizeof *this;
   }
   void run() const override { std::apply(function_, arguments_); }
+  std::shared_ptr<const Call> with(void* const* arguments) const override {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return std::make_shared<CallOf>(function_, *static_cast<const Parameters*>(arguments[I])...);
+    }(std::index_sequence_for<Parameters...>{});
+  }
 
  private:
   void (*function_)(Parameters...);  // opaque to the compiler: threadIdx is read anew in each call

@@ -124,7 +124,7 @@ struct LaunchRecord {
 /// Launches since the last clear_counters(), in the order in which they ran.
 std::vector<LaunchRecord> launches();
 
-/// What the host asked for that makes it wait, or that no captured graph may contain.
+/// What the host asked for: what makes it wait, what no captured graph may contain, launches.
 struct HostCalls {
   std::uint64_t allocations = 0;  // cudaMalloc, cudaMallocHost, cudaHostAlloc
   std::uint64_t frees = 0;        // cudaFree, cudaFreeHost
@@ -132,6 +132,8 @@ struct HostCalls {
   std::uint64_t stream_waits = 0;  // cudaStreamWaitEvent: a stream waits, the host does not
   std::uint64_t uploads = 0, downloads = 0;  // copies from and to the host
   std::uint64_t peer_copies = 0;             // cudaMemcpyPeerAsync
+  std::uint64_t launches = 0;                // of kernels, each by itself
+  std::uint64_t graphs = 0;                  // cudaGraphLaunch
 };
 /// Since the last clear_counters().
 HostCalls host_calls();

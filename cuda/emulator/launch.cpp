@@ -134,6 +134,12 @@ void run_launch(const Launch& launch, std::uint64_t oldest_unordered) {
   add_launch(std::move(record));
 }
 
+WorkFunction work_of(Launch launch) {
+  return [launch = std::move(launch)](std::uint64_t, std::uint64_t oldest) {
+    run_launch(launch, oldest);
+  };
+}
+
 std::string invalid_launch(const Launch& launch) {
   const dim3 g = launch.grid, b = launch.block;
   if (g.x == 0 || g.y == 0 || g.z == 0) return "the grid has no blocks";
@@ -211,8 +217,11 @@ void enqueue(std::shared_ptr<const Call> call, dim3 grid, dim3 block, std::size_
                      std::min(most, card_of(current_device()).shared_per_block))) {
     return set_error(cudaErrorInvalidValue);
   }
-  submit(stream, [launch = std::move(launch)](std::uint64_t, std::uint64_t oldest) {
-    run_launch(launch, oldest);
+  count_call(HostCall::launch);
+  submit(stream, work_of(launch), [launch](void* const* arguments) {
+    Launch again = launch;
+    again.call = launch.call->with(arguments);
+    return work_of(std::move(again));
   });
 }
 

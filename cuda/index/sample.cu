@@ -43,9 +43,7 @@ __global__ void __launch_bounds__(block_threads, 1) draw_rows(SampledRows rows) 
   } else {
     row.keep();
     const Weight total = row.total();
-    const PhiloxBlock w =
-        philox_block(philox_start(rows.state.offset + static_cast<std::uint64_t>(number) / 2),
-                     PhiloxKey(rows.state.seed));
+    const PhiloxBlock w = philox_words(rows.state, static_cast<std::uint64_t>(number) / 2);
     const Weight bits = number % 2 == 0 ? (Weight{w.w0} << 32 | w.w1) : (Weight{w.w2} << 32 | w.w3);
     chosen = row.draw(__umul64hi(bits >> 11 << 11, total), class_scratch);
   }

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "index_check.cuh"
-#include "quipu/core/random/philox.h"
+#include "quipu/cuda/tile/philox.cuh"
 #include "quipu/cuda/tile/radix.cuh"
 #include "quipu/cuda/tile/rows.cuh"
 

@@ -13,6 +13,7 @@
 #include "event.h"
 #include "index_errors.h"
 #include "pinned.h"
+#include "quipu/core/dispatch/step_recorder.h"
 #include "streams.h"
 
 namespace quipu::detail::on_cuda {
@@ -68,6 +69,7 @@ std::size_t bytes_of(const View& v) {
 }  // namespace
 
 void upload(View on_device, View on_host) {
+  StepRecorder::refuse("values are copied from the host");
   const Queue queue(on_device);
   Staging& staging = staging_of(queue.device);
   const std::lock_guard lock(staging.mutex);
@@ -88,6 +90,7 @@ void upload(View on_device, View on_host) {
 }
 
 void upload_async(const View& on_device, const View& on_host) {
+  StepRecorder::refuse("values are copied from the host");
   const Queue queue(on_device);
   const PinnedUse use(on_host.data);
   if (!use) return upload(on_device, on_host);
@@ -98,6 +101,7 @@ void upload_async(const View& on_device, const View& on_host) {
 }
 
 void download(View on_device, View on_host) {
+  StepRecorder::refuse("values are read");
   const Queue queue(on_device);
   {
     Staging& staging = staging_of(queue.device);
@@ -128,6 +132,7 @@ void download(View on_device, View on_host) {
 }
 
 void copy_between_devices(const View& to, const View& from) {
+  StepRecorder::refuse("values are copied between devices");
   const Queue source(from);  // which makes its device the current one
   const Event written;
   written.record(source.stream);

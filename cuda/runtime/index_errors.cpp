@@ -1,5 +1,6 @@
 #include "index_errors.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -11,7 +12,6 @@
 #include "quipu/core/error.h"
 
 namespace quipu::detail::on_cuda {
-namespace {
 
 /// What the message needs that the device does not know.
 struct Check {
@@ -22,17 +22,19 @@ struct Check {
 };
 
 /// A note, and what one thread has asked kernels to check since its last synchronisation.
-struct Log {
+struct IndexLog {
   IndexNote* note = nullptr;
   std::uint64_t streams = 0;  // a bit for each that such kernels were queued on
   std::vector<Check> checks;  // equal ones once
 };
 
+namespace {
+
 /// The logs of a device that no thread has at present.
 struct Unowned {
   std::mutex mutex;
-  std::vector<std::unique_ptr<Log>> pending;  // of threads that ended before they synchronised
-  std::vector<std::unique_ptr<Log>> unused;   // without checks: the next thread takes one
+  std::vector<std::unique_ptr<IndexLog>> pending;  // of threads that ended before they synchronised
+  std::vector<std::unique_ptr<IndexLog>> unused;   // without checks: the next thread takes one
   std::atomic<std::size_t> pending_count{0};
 };
 
@@ -58,10 +60,18 @@ class ThreadLogs {
       unowned.pending_count = unowned.pending.size();
     }
   }
-  std::unique_ptr<Log>& operator[](int device) { return logs_[static_cast<std::size_t>(device)]; }
+  std::unique_ptr<IndexLog>& operator[](int device) {
+    return logs_[static_cast<std::size_t>(device)];
+  }
+  /// Of graphs that this thread has replayed since its last synchronisation.
+  std::vector<std::shared_ptr<IndexLog>>& replayed(int device) {
+    return replayed_[static_cast<std::size_t>(device)];
+  }
+  IndexLog* recording = nullptr;  // of the graph that this thread records
 
  private:
-  std::array<std::unique_ptr<Log>, Device::max_index> logs_;
+  std::array<std::unique_ptr<IndexLog>, Device::max_index> logs_;
+  std::array<std::vector<std::shared_ptr<IndexLog>>, Device::max_index> replayed_;
 };
 
 ThreadLogs& thread_logs() {
@@ -69,17 +79,17 @@ ThreadLogs& thread_logs() {
   return logs;
 }
 
-std::unique_ptr<Log> take_log(int device) {
+std::unique_ptr<IndexLog> take_log(int device) {
   {
     Unowned& unowned = unowned_of(device);
     const std::lock_guard lock(unowned.mutex);
     if (!unowned.unused.empty()) {
-      std::unique_ptr<Log> log = std::move(unowned.unused.back());
+      std::unique_ptr<IndexLog> log = std::move(unowned.unused.back());
       unowned.unused.pop_back();
       return log;
     }
   }
-  auto log = std::make_unique<Log>();
+  auto log = std::make_unique<IndexLog>();
   void* memory = nullptr;
   check_cuda(cudaMalloc(&memory, sizeof(IndexNote)), "cudaMalloc");
   check_cuda(cudaMemset(memory, 0, sizeof(IndexNote)), "cudaMemset");
@@ -118,8 +128,12 @@ IndexGuard index_guard(const Queue& queue, const View& index, std::int64_t size,
 }
 
 IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words) {
-  std::unique_ptr<Log>& log = thread_logs()[queue.device];
-  if (!log) log = take_log(queue.device);
+  IndexLog* log = thread_logs().recording;
+  if (!log) {
+    std::unique_ptr<IndexLog>& own = thread_logs()[queue.device];
+    if (!own) own = take_log(queue.device);
+    log = own.get();
+  }
   log->streams |= std::uint64_t{1} << queue.number;
   const char* name = thread_context().op;
   return {log->note,
@@ -128,8 +142,8 @@ IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words) 
 
 namespace {
 
-/// What the kernels of a log have noted, or nothing; the log is empty afterwards.
-std::string collect(int device, Log& log) {
+/// What the kernels of a log have noted, or nothing.
+std::string collect(int device, IndexLog& log) {
   if (log.checks.empty()) return {};
   // A note must not be read or wiped out half-written.
   for (int number = 0; number < most_streams; ++number) {
@@ -144,7 +158,6 @@ std::string collect(int device, Log& log) {
     check_cuda(cudaMemset(log.note, 0, sizeof found), "cudaMemset");
     check_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
-  log.checks.clear();
   log.streams = 0;
   return text;
 }
@@ -157,6 +170,7 @@ std::string collect_pending(int device) {
     const std::lock_guard lock(unowned.mutex);
     if (unowned.pending.empty()) break;
     text = collect(device, *unowned.pending.back());
+    unowned.pending.back()->checks.clear();
     unowned.unused.push_back(std::move(unowned.pending.back()));
     unowned.pending.pop_back();
     unowned.pending_count = unowned.pending.size();
@@ -166,9 +180,38 @@ std::string collect_pending(int device) {
 
 }  // namespace
 
+RecordedChecks::RecordedChecks(int device) : device_(device), log_(take_log(device)) {
+  thread_logs().recording = log_.get();
+}
+
+RecordedChecks::~RecordedChecks() {
+  end();
+}
+
+void RecordedChecks::end() {
+  if (thread_logs().recording == log_.get()) thread_logs().recording = nullptr;
+}
+
+void RecordedChecks::queued(const Queue& queue) {
+  if (log_->checks.empty()) return;
+  log_->streams |= std::uint64_t{1} << queue.number;
+  auto& replayed = thread_logs().replayed(device_);
+  if (std::find(replayed.begin(), replayed.end(), log_) == replayed.end()) {
+    replayed.push_back(log_);
+  }
+}
+
 void throw_index_errors(int device) {
   std::string text;
-  if (const std::unique_ptr<Log>& log = thread_logs()[device]) text = collect(device, *log);
+  if (const std::unique_ptr<IndexLog>& log = thread_logs()[device]) {
+    text = collect(device, *log);
+    log->checks.clear();
+  }
+  auto& replayed = thread_logs().replayed(device);
+  while (text.empty() && !replayed.empty()) {
+    text = collect(device, *replayed.back());
+    replayed.pop_back();
+  }
   if (text.empty()) text = collect_pending(device);
   if (!text.empty()) throw Error(text);
 }

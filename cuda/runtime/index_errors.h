@@ -4,6 +4,7 @@
 // name of the operator. Every host thread has its own note and throws its own errors; those of a
 // thread that has ended are thrown by the next one that synchronises.
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "quipu/core/dispatch/view.h"
@@ -47,6 +48,25 @@ struct IndexWords {
   bool operator==(const IndexWords&) const = default;
 };
 IndexGuard index_guard(const Queue& queue, const View& index, IndexWords words);
+
+struct IndexLog;
+
+/// The checks of kernels that a graph repeats: they have a note of their own, and stay.
+class RecordedChecks {
+ public:
+  /// From now until end(), the guards of this thread belong to it.
+  explicit RecordedChecks(int device);
+  ~RecordedChecks();
+  RecordedChecks(const RecordedChecks&) = delete;
+  RecordedChecks& operator=(const RecordedChecks&) = delete;
+  void end();
+  /// The kernels were queued again: this thread's next synchronisation throws what they note.
+  void queued(const Queue& queue);
+
+ private:
+  int device_;
+  std::shared_ptr<IndexLog> log_;
+};
 
 /// Throws what kernels of this thread, and of threads that have ended, have noted; waits for them.
 /// Called after synchronisations. Costs nothing if no kernel with indices ran since the last time.

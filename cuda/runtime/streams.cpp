@@ -9,6 +9,7 @@
 
 #include "event.h"
 #include "index_errors.h"
+#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
 #include "quipu/core/report/device_timing.h"
 
@@ -98,6 +99,7 @@ void wait_for_streams(int device, std::uint64_t numbers) {
 }
 
 void synchronize(int device) {
+  StepRecorder::refuse("a device is waited for");
   use_device(device);
   check_cuda(cudaStreamSynchronize(stream_of(device, current_stream_number(device))),
              "cudaStreamSynchronize");
@@ -157,6 +159,31 @@ int use_stream(int device, int number) {
 void order_streams(int device, int first, int then) {
   use_device(device);
   if (first != then) order(stream_of(device, first), stream_of(device, then));
+}
+
+namespace {
+
+/// Behind the number that a captured stream took the place of on each device; 0 where none is.
+std::array<std::int8_t, Device::max_index>& replaced_numbers() noexcept {
+  static thread_local std::array<std::int8_t, Device::max_index> numbers{};
+  return numbers;
+}
+
+}  // namespace
+
+CaptureScope::CaptureScope(int device, int number)
+    : device_(device), outer_(use_stream(device, number)) {
+  replaced_numbers()[static_cast<std::size_t>(device)] = static_cast<std::int8_t>(outer_ + 1);
+}
+
+CaptureScope::~CaptureScope() {
+  use_stream(device_, outer_);
+  replaced_numbers()[static_cast<std::size_t>(device_)] = 0;
+}
+
+int memory_stream_number(int device) noexcept {
+  const int replaced = replaced_numbers()[static_cast<std::size_t>(device)];
+  return replaced > 0 ? replaced - 1 : current_stream_number(device);
 }
 
 Queue::Queue(int on_device) : device(on_device), number(current_stream_number(on_device)) {

@@ -36,6 +36,22 @@ void wait_for_streams(int device, std::uint64_t numbers);
 /// Waits for this thread's stream; index errors are thrown here.
 void synchronize(int device);
 
+/// While it lives, this thread works on a stream that is being captured. Memory of the device that
+/// is taken or given back meanwhile belongs to the order of the stream that it worked on before,
+/// because nothing can wait for a captured stream.
+class CaptureScope {
+ public:
+  CaptureScope(int device, int number);
+  ~CaptureScope();
+  CaptureScope(const CaptureScope&) = delete;
+  CaptureScope& operator=(const CaptureScope&) = delete;
+
+ private:
+  int device_, outer_;
+};
+/// The number of the stream in whose order this thread takes memory of a device.
+int memory_stream_number(int device) noexcept;
+
 /// Where the kernels of one call run: the device of a view, on this thread's stream.
 class Queue {
  public:

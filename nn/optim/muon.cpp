@@ -74,7 +74,8 @@ void Muon::update(std::size_t group, double lr, std::span<const ParameterUpdate>
     ParameterUpdate plain = u;
     plain.gradient = direction.reshape(u.parameter.shape());
     const SgdOptions apply{.lr = lr * factor, .weight_decay = o.weight_decay / factor};
-    sgd_update({&plain, 1}, apply, {.skip = control.skip});
+    sgd_update({&plain, 1}, apply,
+               {.skip = control.skip, .lr = control.lr, .lr_factor = factor * control.lr_factor});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "quipu/autograd/knot.h"
+#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/nn/named_state.h"
 #include "quipu/ops/pointwise/arithmetic.h"
 #include "quipu/ops/pointwise/compare.h"
@@ -113,7 +114,10 @@ void Optimizer::apply(const GradientControl& control) {
     lists[slot.group].back().gradient = gradient;
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    if (!lists[g].empty()) update(g, lr_ * ratios_[g], lists[g], control);
+    if (lists[g].empty()) continue;
+    GradientControl with_rate = control;
+    if (step_recorder) with_rate.lr = step_recorder->number([this, g] { return lr_ * ratios_[g]; });
+    update(g, lr_ * ratios_[g], lists[g], with_rate);
   }
   for (Slot& slot : slots_) slot.version = slot.tensors.parameter.storage().version();
 }

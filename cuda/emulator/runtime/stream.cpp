@@ -146,10 +146,32 @@ std::recursive_mutex& device_lock() {
   return *lock;
 }
 
-void submit(Stream* stream, WorkFunction function) {
+bool spoils_capture(Stream& stream, const char* call) {
+  if (stream.capture == nullptr) return false;
+  stream.capture->spoiled = true;
+  report_host("capture", std::string(call) + " while a stream is captured");
+  set_error(cudaErrorStreamCaptureUnsupported);
+  return true;
+}
+
+bool spoils_captures(int device, const char* call) {
+  const std::lock_guard guard(device_lock());
+  bool spoils = false;
+  for (Stream* stream : devices().streams) {
+    if (stream->device == device) spoils = spoils_capture(*stream, call) || spoils;
+  }
+  return spoils;
+}
+
+void submit(Stream* stream, WorkFunction function, Rebuild rebuild) {
   const Yield yield;
   const std::lock_guard guard(device_lock());
   Stream& s = or_default(stream);
+  if (s.capture != nullptr) {
+    s.capture->nodes.push_back(
+        std::make_unique<GraphNode>(std::move(function), nullptr, std::move(rebuild)));
+    return;
+  }
   catch_up(s);
   Work work;
   work.stream = s.number;
@@ -168,7 +190,12 @@ void submit(Stream* stream, WorkFunction function) {
 
 void submit_note(Stream* stream, std::function<void()> note) {
   const std::lock_guard guard(device_lock());
-  push(&or_default(stream), {0, std::move(note), nullptr, 0});
+  Stream& s = or_default(stream);
+  if (s.capture != nullptr) {
+    s.capture->nodes.push_back(std::make_unique<GraphNode>(nullptr, std::move(note), Rebuild()));
+    return;
+  }
+  push(&s, {0, std::move(note), nullptr, 0});
 }
 
 Stream* create_stream(bool blocking) {
@@ -191,6 +218,7 @@ void destroy_stream(Stream* stream) {
 void finish_stream(Stream* stream) {
   const std::lock_guard guard(device_lock());
   Stream& s = or_default(stream);
+  if (spoils_capture(s, "waiting for a stream")) return;
   run_until([&] { return s.queue.empty(); });
   catch_up(s);
   join(devices().host, s.clock);
@@ -224,6 +252,7 @@ void finish_all_streams() {
 bool is_finished(Stream* stream) {
   const std::lock_guard guard(device_lock());
   Stream& s = or_default(stream);
+  if (spoils_capture(s, "cudaStreamQuery")) return true;
   if (!s.queue.empty()) make_progress();
   return s.queue.empty();
 }
@@ -236,6 +265,7 @@ void make_progress() {
 void record(Event& event, Stream* stream) {
   const std::lock_guard guard(device_lock());
   Stream& s = or_default(stream);
+  if (spoils_capture(s, "cudaEventRecord")) return;
   catch_up(s);
   EventState& state = *event.state;
   state.clock = s.clock;
@@ -251,6 +281,7 @@ void record(Event& event, Stream* stream) {
 void wait_for(Stream* stream, const Event& event) {
   const std::lock_guard guard(device_lock());
   Stream& s = or_default(stream);
+  if (spoils_capture(s, "cudaStreamWaitEvent")) return;
   join(s.clock, event.state->clock);
   push(&s, {0, nullptr, event.state, event.state->recorded});
 }

@@ -102,6 +102,8 @@ const char* cudaGetErrorName(cudaError_t error) {
     case cudaErrorNotReady: return "cudaErrorNotReady";
     case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
     case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
     default: return "cudaErrorUnknown";
   }
 }
@@ -117,12 +119,17 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaErrorNotReady: return "device not ready";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
     case cudaErrorLaunchFailure: return "a kernel was given up, see the emulator's report";
+    case cudaErrorStreamCaptureUnsupported: return "not allowed while a stream is captured";
+    case cudaErrorStreamCaptureInvalidated: return "the capture failed because of an earlier error";
     default: return "unknown error";
   }
 }
 
 cudaError_t cudaDeviceSynchronize() {
   count_call(HostCall::wait);
+  if (spoils_captures(current_device(), "cudaDeviceSynchronize")) {
+    return cudaErrorStreamCaptureUnsupported;
+  }
   finish_device(current_device());
   return cudaPeekAtLastError();
 }

@@ -1,0 +1,179 @@
+#include "quipu/core/step_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "quipu/core/context.h"
+#include "quipu/core/dispatch/dispatch.h"
+#include "quipu/core/dispatch/step_recorder.h"
+#include "quipu/core/error.h"
+
+namespace quipu {
+using namespace detail;
+namespace {
+
+GraphFactory cuda_graphs = nullptr;
+
+}  // namespace
+
+constinit thread_local StepRecorder* detail::step_recorder = nullptr;
+
+void detail::note_step_operands(const KernelCall& call) {
+  for (const KernelOperand& operand : call.operands) step_recorder->note_operand(*operand.view);
+}
+
+void detail::provide_graphs(DeviceKind, GraphFactory factory) {
+  cuda_graphs = factory;
+}
+
+void StepRecorder::refuse(const char* what) {
+  check(!step_recorder || !step_recorder->is_recording_, what,
+        " while a StepGraph records a step, when nothing has been computed yet; do it outside the "
+        "step, before or after replay()");
+}
+
+bool StepRecorder::record(const std::function<void()>& step) {
+  check(!step_recorder, "StepGraph: one is being recorded by this thread already");
+  struct Current {
+    explicit Current(StepRecorder* recorder) { step_recorder = recorder; }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    ~Current() {
+      step_recorder->is_recording_ = false;
+      step_recorder = nullptr;
+    }
+  };
+  const Current current(this);
+  step();
+  if (devices_.empty()) return false;
+  device_ = devices_.front();
+  check(devices_.size() == 1, "StepGraph: the step runs on ", device_, " and on ",
+        devices_.back(), ", but a graph belongs to one device; make one for each");
+  ensure(cuda_graphs != nullptr, "there are kernels for ", device_, ", but no graphs");
+  // Events that time operators have no time while nothing runs.
+  const bool outer_timing = std::exchange(thread_context().device_timing, false);
+  const auto restore = [&] {
+    thread_context().device_timing = outer_timing;
+    restore_generators();
+  };
+  try {
+    graph_ = cuda_graphs(device_.index());
+    pool_ = new CachingAllocator(device_, graph_->make_source());
+    is_recording_ = true;
+    step();
+    is_recording_ = false;
+    graph_->end();
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+  return true;
+}
+
+void StepRecorder::restore_generators() {
+  for (const Stream& stream : streams_) stream.generator->set_state(stream.before);
+}
+
+StepRecorder::~StepRecorder() {
+  graph_.reset();
+  CachingAllocator* const allocator = kept_.empty() ? nullptr : &allocator_of(device_);
+  for (Block* block : kept_) allocator->let_go(block);
+  if (pool_) CachingAllocator::abandon(pool_);
+}
+
+void StepRecorder::replay() {
+  std::array<std::uint64_t, DeviceGraph::most_numbers> values{};
+  for (const Number& number : numbers_) {
+    const double now = number.read();
+    check(number.used || now == number.recorded, "StepGraph: the learning rate was ",
+          number.recorded, " in the recording and is ", now,
+          " now, but this optimizer's kernels do not read it; make a new graph");
+    values[number.at] = std::bit_cast<std::uint64_t>(now);
+  }
+  for (const Stream& stream : streams_) {
+    const PhiloxState from = stream.generator->reserve(stream.counters);
+    values[stream.at] = from.seed;
+    values[stream.at + 1] = from.offset;
+  }
+  graph_->replay({values.data(), reserved_});
+}
+
+void StepRecorder::note_operand(const View& view) {
+  if (!view.defined || !view.device.is_cuda() || view.device.is_meta()) return;
+  if (!is_recording_) {
+    if (std::find(devices_.begin(), devices_.end(), view.device) == devices_.end()) {
+      devices_.push_back(view.device);
+    }
+    return;
+  }
+  check(view.device == device_, "StepGraph: the recorded step runs on ", view.device,
+        ", but before it ran on ", device_, " alone");
+  for (Number& number : numbers_) {
+    if (view.data == graph_->numbers() + number.at) number.used = true;
+  }
+  if (Block* block = allocator_of(device_).keep(view.data)) kept_.push_back(block);
+}
+
+CachingAllocator& StepRecorder::allocator_for(Device device) {
+  return is_recording_ && device == device_ ? *pool_ : allocator_of(device);
+}
+
+std::size_t StepRecorder::reserve(std::size_t words) {
+  check(reserved_ + words <= DeviceGraph::most_numbers,
+        "StepGraph: the step has more learning rates and generators than the ",
+        DeviceGraph::most_numbers, " numbers that a graph may have");
+  return std::exchange(reserved_, reserved_ + words);
+}
+
+PhiloxState StepRecorder::draw(Generator& generator, std::uint64_t counters) {
+  if (!is_recording_) return generator.advance(counters);
+  auto stream = std::find_if(streams_.begin(), streams_.end(),
+                             [&](const Stream& s) { return s.generator == &generator; });
+  if (stream == streams_.end()) {
+    streams_.push_back({&generator, generator.state(), 0, reserve(2)});
+    stream = streams_.end() - 1;
+  }
+  const std::uint64_t offset = std::exchange(stream->counters, stream->counters + counters);
+  generator.advance(counters);
+  return {0, offset, graph_->numbers() + stream->at};
+}
+
+Tensor StepRecorder::number(std::function<double()> read) {
+  if (!is_recording_) return {};
+  const double now = read();
+  const std::size_t at = reserve(1);
+  numbers_.push_back({std::move(read), now, at});
+  const Ref<Storage> storage(
+      new Storage(graph_->numbers() + at, sizeof(double), device_, nullptr));
+  return Tensor(storage, 0, {}, {}, f64);
+}
+
+StepGraph::StepGraph(std::function<void()> step) : step_(std::move(step)) {
+  check(static_cast<bool>(step_), "StepGraph: the function is empty");
+  auto recorder = std::make_unique<StepRecorder>();
+  if (recorder->record(step_)) recorder_ = std::move(recorder);
+}
+
+StepGraph::~StepGraph() = default;
+StepGraph::StepGraph(StepGraph&&) noexcept = default;
+StepGraph& StepGraph::operator=(StepGraph&&) noexcept = default;
+
+void StepGraph::replay() {
+  check(static_cast<bool>(step_), "StepGraph: it was moved from");
+  StepRecorder::refuse("replay()");
+  if (!recorder_) return step_();
+  recorder_->replay();
+}
+
+bool StepGraph::recorded() const {
+  return recorder_ != nullptr;
+}
+
+MemoryReport StepGraph::memory() const {
+  return recorder_ ? recorder_->memory() : MemoryReport();
+}
+
+}  // namespace quipu
