@@ -1,18 +1,18 @@
-// Updates of parameters, and the norm of all gradients. Each parameter is one launch, a thread has
-// four elements (two of f64) where all operands are dense, else one: every operand moves once, 28
-// bytes an element for adamw in f32, 20 for lion and for sgd with momentum; bound by memory.
-// Factors that depend on the number of the step are computed before by one thread. The norm adds
-// squares in f64, by chunks of fixed size, in a fixed order. Whether to skip, and the factor of the
-// gradients, are read on the device.
+// Updates of parameters. One launch has the parameters of a table, 76 of them, which fills the 4
+// KiB that kernel arguments may have: no copy, nothing for the host to keep. A block finds its
+// parameter by its number and updates 4096 elements (2048 of f64), four (two) a thread and pass:
+// every operand moves once, 28 bytes an element for adamw in f32, 20 for lion and for sgd with
+// momentum; bound by memory. Operands that are not dense have a launch of their own, an element a
+// thread. A launch before counts all steps and computes the factors that depend on them. Whether to
+// skip, and the factor of the gradients, are read on the device.
 //
-// sass update_groups: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 80; shared 0
-// sass add_squares<4>: need LDG.E.128; forbid LD.E ST.E; registers 48; shared 64
-// sass .: forbid LD.E ST.E; registers 80; shared 64
+// sass update_table: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 80; shared 0
+// sass .: forbid LD.E ST.E; registers 80; shared 0
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "quipu/cuda/runtime/run.h"
-#include "quipu/cuda/tile/block.cuh"
 #include "quipu/cuda/tile/geometry.h"
 #include "quipu/cuda/tile/groups.cuh"
 #include "quipu/ops/optimizer_kernels.h"
@@ -78,32 +78,76 @@ __global__ void __launch_bounds__(block_threads, 1)
   store(in.copy, from_parameter, p);
 }
 
-/// The same where all operands are dense, a group of elements a thread.
+/// Parameters of one launch whose operands are dense: all of an update that is told by its row.
+struct UpdateTable {
+  static constexpr int most = 76;
+  struct Pointers {
+    void *target, *gradient, *first, *second, *copy;
+  } data[most];
+  std::uint32_t n[most], first_block[most];
+  DType target_type[most], gradient_type[most], copy_type[most];
+  std::uint8_t factors[most];  // which of StepFactors
+  std::uint32_t rows = 0, blocks = 0;
+
+  void add(const Operands& in, std::uint32_t elements, std::size_t step,
+           std::uint32_t blocks_of_row) {
+    data[rows] = {in.target.data, in.gradient.data, in.first.data, in.second.data, in.copy.data};
+    n[rows] = elements;
+    first_block[rows] = blocks;
+    target_type[rows] = in.target.dtype;
+    gradient_type[rows] = in.gradient.dtype;
+    copy_type[rows] = in.copy.dtype;
+    factors[rows] = static_cast<std::uint8_t>(step);
+    ++rows;
+    blocks += blocks_of_row;
+  }
+  /// The last row that begins at or before a block.
+  __device__ __forceinline__ std::uint32_t row_of(std::uint32_t block) const {
+    std::uint32_t low = 0, high = rows;
+    while (high - low > 1) {
+      const std::uint32_t middle = (low + high) / 2;
+      (first_block[middle] <= block ? low : high) = middle;
+    }
+    return low;
+  }
+};
+
+inline constexpr int update_passes = 4;
+
 template <class T, class Change>
 __global__ void __launch_bounds__(block_threads, 1)
-    update_groups(std::uint32_t n, Operands in, Common common, Change change,
-                  const StepFactors* factors) {
+    update_table(const __grid_constant__ UpdateTable table, Common common, Change change,
+                 const StepFactors* factors) {
   constexpr int count = group_size<T>;
-  const std::uint32_t group = blockIdx.x * block_threads + threadIdx.x;
-  if (std::int64_t{group} * count >= n || common.skips()) return;
-  const auto load = [&](const Array& p, T(&values)[count]) {
-    for (int j = 0; j < count; ++j) values[j] = T(0);
-    if (p.data != nullptr) load_group(p.data, p.dtype, group, n, values);
-  };
-  const auto store = [&](const Array& p, const T(&values)[count]) {
-    if (p.data != nullptr) store_group(p.data, p.dtype, group, n, values);
-  };
-  T p[count], g[count], first[count], second[count];
-  load(in.target, p);
-  load(in.gradient, g);
-  load(in.first, first);
-  load(in.second, second);
+  if (common.skips()) return;
+  const std::uint32_t row = table.row_of(blockIdx.x), n = table.n[row];
+  const UpdateTable::Pointers in = table.data[row];
   const T scale = common.template factor<T>();
-  for (int j = 0; j < count; ++j) change(p[j], g[j] * scale, first[j], second[j], factors);
-  store(in.target, p);
-  store(in.first, first);
-  store(in.second, second);
-  store(in.copy, p);
+  std::uint32_t group =
+      (blockIdx.x - table.first_block[row]) * (update_passes * block_threads) + threadIdx.x;
+#pragma unroll 1
+  for (int pass = 0; pass < update_passes; ++pass, group += block_threads) {
+    if (std::int64_t{group} * count >= n) return;
+    const auto load = [&](const void* data, DType dtype, T(&values)[count]) {
+      for (int j = 0; j < count; ++j) values[j] = T(0);
+      if (data != nullptr) load_group(data, dtype, group, n, values);
+    };
+    const auto store = [&](void* data, DType dtype, const T(&values)[count]) {
+      if (data != nullptr) store_group(data, dtype, group, n, values);
+    };
+    T p[count], g[count], first[count], second[count];
+    load(in.target, table.target_type[row], p);
+    load(in.gradient, table.gradient_type[row], g);
+    load(in.first, element_dtype<T>, first);
+    load(in.second, element_dtype<T>, second);
+    for (int j = 0; j < count; ++j) {
+      change(p[j], g[j] * scale, first[j], second[j], factors + table.factors[row]);
+    }
+    store(in.target, table.target_type[row], p);
+    store(in.first, element_dtype<T>, first);
+    store(in.second, element_dtype<T>, second);
+    store(in.copy, table.copy_type[row], p);
+  }
 }
 
 /// Whether all operands are dense, in one order.
@@ -116,26 +160,53 @@ bool in_groups(const Layout<5>& layout, const Operands& in, int count) {
   return fits;
 }
 
-__global__ void count_step(std::int64_t* step, Common common, AdamWOptions o,
-                           StepFactors* factors) {
-  if (common.skips()) return;
+/// The steps of as many parameters as a block has threads.
+struct Steps {
+  std::int64_t* step[block_threads];
+};
+
+__global__ void __launch_bounds__(block_threads, 1)
+    count_steps(const __grid_constant__ Steps steps, std::uint32_t n, Common common, AdamWOptions o,
+                StepFactors* factors) {
+  if (threadIdx.x >= n || common.skips()) return;
+  std::int64_t* const step = steps.step[threadIdx.x];
   *step += *step < INT64_MAX;
   const auto count = static_cast<double>(*step);
-  factors->rate = o.lr / (1 - pow(o.beta1, count));
-  factors->correction = 1 / sqrt(1 - pow(o.beta2, count));
+  factors[threadIdx.x] = {o.lr / (1 - pow(o.beta1, count)), 1 / sqrt(1 - pow(o.beta2, count))};
 }
 
-/// make(T()) gives the change of one element; T is the type that the item is computed in.
+/// Launches for a list of parameters. make(T()) gives the change of one element; T is the type that
+/// a parameter is computed in.
 template <int states, class Make>
-void update_all(const UpdateList& list, const AdamWOptions& options, Make make) {
-  const Queue queue(list.items.front().parameter);
-  const Common common(list);
-  const Scratch scratch(queue);
-  auto* factors = static_cast<StepFactors*>(scratch.data());
-  for (const UpdateItem& item : list.items) {
-    if (item.step.defined) {
-      run(queue, count_step, 1, 1, 0, item.step.as<std::int64_t>(), common, options, factors);
+class Updates {
+ public:
+  Updates(const UpdateList& list, Make make)
+      : list_(list), make_(make), queue_(list.items.front().parameter), scratch_(queue_) {}
+
+  void run_all(const AdamWOptions& options) {
+    for (std::size_t i = 0; i < list_.items.size(); ++i) {
+      if (i % block_threads == 0) {
+        flush();  // before the factors become others
+        count(i, options);
+      }
+      list_.items[i].parameter.dtype == f64 ? add<double>(i) : add<float>(i);
     }
+    flush();
+  }
+
+ private:
+  /// Counts the steps of up to block_threads parameters from the i-th on.
+  void count(std::size_t i, const AdamWOptions& options) {
+    Steps steps;
+    std::uint32_t n = 0;
+    for (; n < block_threads && i + n < list_.items.size() && list_.items[i].step.defined; ++n) {
+      steps.step[n] = list_.items[i + n].step.template as<std::int64_t>();
+    }
+    if (n > 0) run(queue_, count_steps, 1, block_threads, 0, steps, n, common_, options, factors());
+  }
+  template <class T>
+  void add(std::size_t i) {
+    const UpdateItem& item = list_.items[i];
     const View& target = item.master.defined ? item.master : item.parameter;
     const auto strides = [&](const View& v) { return v.defined ? v.strides : target.strides; };
     const Layout<5> layout = Layout<5>{
@@ -147,30 +218,63 @@ void update_all(const UpdateList& list, const AdamWOptions& options, Make make) 
         const auto start = part.starts[static_cast<std::size_t>(from)];
         return is_there ? Array{address(v, start), v.dtype} : Array{};
       };
-      const Operands in{array(target, from_target, true), array(item.gradient, from_gradient, true),
-                        array(item.first, from_first, states > 0),
-                        array(item.second, from_second, states > 1),
-                        array(item.parameter, from_parameter, item.master.defined)};
-      const auto n = static_cast<std::uint32_t>(numel(part.shape));
-      const auto run_as = [&]<class T>(T zero) {
-        const auto change = make(zero);
-        if (in_groups(part, in, group_size<T>)) {
-          run(queue, update_groups<T, std::remove_const_t<decltype(change)>>,
-              blocks_for(n, block_threads * group_size<T>), block_threads, 0, n, in, common, change,
-              factors);
-          return;
-        }
-        run(queue, update_elements<T, std::remove_const_t<decltype(change)>>, blocks_for(n),
-            block_threads, 0, Walk<5>(part), n, in, common, change, factors);
-      };
-      item.parameter.dtype == f64 ? run_as(0.0) : run_as(0.0f);
+      add_part<T>(
+          part,
+          {array(target, from_target, true), array(item.gradient, from_gradient, true),
+           array(item.first, from_first, states > 0), array(item.second, from_second, states > 1),
+           array(item.parameter, from_parameter, item.master.defined)},
+          i % block_threads);
     });
   }
+  template <class T>
+  void add_part(const Layout<5>& part, const Operands& in, std::size_t step) {
+    const auto n = static_cast<std::uint32_t>(numel(part.shape));
+    if (!in_groups(part, in, group_size<T>)) {
+      const auto change = make_(T());
+      run(queue_, update_elements<T, std::remove_const_t<decltype(change)>>, blocks_for(n),
+          block_threads, 0, Walk<5>(part), n, in, common_, change, factors() + step);
+      return;
+    }
+    UpdateTable& table = table_of<T>();
+    if (table.rows == UpdateTable::most) flush<T>();
+    table.add(in, n, step, blocks_for(n, update_passes * block_threads * group_size<T>));
+  }
+  template <class T>
+  void flush() {
+    UpdateTable& table = table_of<T>();
+    if (table.rows == 0) return;
+    const auto change = make_(T());
+    static_assert(sizeof(UpdateTable) + sizeof(Common) + sizeof(change) + sizeof(void*) <= 4096);
+    run(queue_, update_table<T, std::remove_const_t<decltype(change)>>, table.blocks, block_threads,
+        0, table, common_, change, factors());
+    table.rows = table.blocks = 0;
+  }
+  void flush() {
+    flush<float>();
+    flush<double>();
+  }
+  template <class T>
+  UpdateTable& table_of() {
+    return tables_[std::is_same_v<T, double>];
+  }
+  StepFactors* factors() const { return static_cast<StepFactors*>(scratch_.data()); }
+
+  const UpdateList& list_;
+  const Make make_;
+  const Queue queue_;
+  const Scratch scratch_;  // factors of each step
+  const Common common_{list_};
+  UpdateTable tables_[2];
+};
+
+template <int states, class Make>
+void update_all(const UpdateList& list, const AdamWOptions& options, Make make) {
+  Updates<states, Make>(list, make).run_all(options);
 }
 
 // In all of them the decay is subtracted together with the step: a factor 1 - lr decay would lose
 // most of its digits in f32. Sums of products are written as fused multiply-adds: a compiler that
-// contracts them could choose the other product in update_groups than in update_elements, but the
+// contracts them could choose the other product in update_table than in update_elements, but the
 // layout of a parameter changes no bit.
 
 template <class T>
@@ -239,68 +343,6 @@ void lion(const UpdateList& list, const LionOptions& o) {
   });
 }
 
-/// Adds the squares of one item to the parts that it has a share in; a block a part. A dense item
-/// is read in groups of `count`, which begin where the item begins.
-template <int count>
-__global__ void __launch_bounds__(block_threads, 1)
-    add_squares(Walk<1> walk, std::int64_t begin, std::int64_t n, const void* x, DType dtype,
-                double* parts) {
-  __shared__ double scratch[block_threads / warp_size];
-  const std::int64_t part = begin / norm_chunk + blockIdx.x;
-  const std::int64_t from = max(part * norm_chunk - begin, std::int64_t{0});
-  const std::int64_t to = min((part + 1) * norm_chunk - begin, n);
-  double sum = 0;
-  for (std::int64_t i = from / count + threadIdx.x; i * count < to; i += block_threads) {
-    if constexpr (count > 1) {
-      if (i * count >= from && (i + 1) * count <= to) {
-        float values[count];
-        load_group(x, dtype, i, n, values);
-        for (int j = 0; j < count; ++j) sum += static_cast<double>(values[j]) * values[j];
-        continue;
-      }
-    }
-    for (std::int64_t k = i * count; k < (i + 1) * count; ++k) {
-      if (k < from || k >= to) continue;
-      std::int64_t at[1];
-      walk.find(static_cast<std::uint32_t>(k), at);
-      const double value = load_element<double>(x, dtype, at[0]);
-      sum += value * value;
-    }
-  }
-  sum = fold_team<block_threads>(sum, scratch, [](double a, double b) { return a + b; });
-  if (threadIdx.x == 0) parts[part] += sum;
-}
-
-__global__ void __launch_bounds__(block_threads, 1)
-    finish_norm(const double* parts, std::int64_t n, void* norm, DType dtype) {
-  __shared__ double scratch[block_threads / warp_size];
-  double sum = 0;
-  for (std::int64_t i = threadIdx.x; i < n; i += block_threads) sum += parts[i];
-  sum = fold_team<block_threads>(sum, scratch, [](double a, double b) { return a + b; });
-  if (threadIdx.x == 0) store_element(norm, dtype, 0, std::sqrt(sum));
-}
-
-void norm_of_list(const NormList& list, View parts, View norm) {
-  const Queue queue(list.items.front().x);
-  const auto bytes = static_cast<std::size_t>(parts.numel()) * sizeof(double);
-  check_cuda(cudaMemsetAsync(parts.data, 0, bytes, queue.stream), "cudaMemsetAsync");
-  for (const NormItem& item : list.items) {
-    const Layout<1> layout = Layout<1>{item.x.shape, {item.x.strides}}.merged(false);
-    layout.for_each_part([&](const Layout<1>& piece) {
-      const std::int64_t begin = item.begin + piece.first, n = numel(piece.shape);
-      const std::int64_t touched = (begin + n - 1) / norm_chunk - begin / norm_chunk + 1;
-      char* const x = address(item.x, piece.starts[0]);
-      constexpr int count = group_size<float>;
-      const bool dense = piece.shape.size() == 1 && piece.strides[0][0] == 1 &&
-                         item.x.dtype != f64 && is_group_aligned(x, item.x.dtype, count);
-      run(queue, dense ? add_squares<count> : add_squares<1>, static_cast<unsigned>(touched),
-          block_threads, 0, Walk<1>(piece), begin, n, x, item.x.dtype, parts.as<double>());
-    });
-  }
-  run(queue, finish_norm, 1, block_threads, 0, parts.as<const double>(), parts.numel(), norm.data,
-      norm.dtype);
-}
-
 }  // namespace
 }  // namespace on_cuda
 
@@ -308,7 +350,6 @@ void register_cuda_optimizer() {
   sgd_kernel.provide(Variant::cuda, on_cuda::sgd);
   adamw_kernel.provide(Variant::cuda, on_cuda::adamw);
   lion_kernel.provide(Variant::cuda, on_cuda::lion);
-  global_norm_kernel.provide(Variant::cuda, on_cuda::norm_of_list);
 }
 
 }  // namespace quipu::detail
