@@ -4,7 +4,8 @@
 // every operand moves once, 28 bytes an element for adamw in f32, 20 for lion and for sgd with
 // momentum; bound by memory. Operands that are not dense have a launch of their own, an element a
 // thread. A launch before counts all steps and computes the factors that depend on them. Whether to
-// skip, and the factor of the gradients, are read on the device.
+// skip, the factor of the gradients and, in a recorded step, the learning rate are read on the
+// device.
 //
 // sass update_table: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 80; shared 0
 // sass .: forbid LD.E ST.E; registers 80; shared 0
@@ -33,16 +34,22 @@ struct Common {
   explicit Common(const UpdateList& list)
       : scale(list.scale.defined ? list.scale.data : nullptr),
         scale_type(list.scale.dtype),
-        skip(list.skip.defined ? list.skip.as<const Truth>() : nullptr) {}
+        skip(list.skip.defined ? list.skip.as<const Truth>() : nullptr),
+        lr(list.lr.defined ? list.lr.as<const double>() : nullptr),
+        lr_factor(list.lr_factor) {}
   __device__ __forceinline__ bool skips() const { return skip != nullptr && skip->bits != 0; }
   /// The factor of all gradients.
   template <class T>
   __device__ __forceinline__ T factor() const {
     return scale != nullptr ? static_cast<T>(load_element<double>(scale, scale_type, 0)) : T(1);
   }
+  /// The learning rate, where it is not that of the options.
+  __device__ __forceinline__ double rate() const { return lr_factor * *lr; }
   const void* scale;
   DType scale_type;
   const Truth* skip;
+  const double* lr;  // null: that of the options
+  double lr_factor;
 };
 
 struct Array {
@@ -69,6 +76,7 @@ __global__ void __launch_bounds__(block_threads, 1)
     if (p.data != nullptr) store_element(p.data, p.dtype, at[from], value);
   };
   const T scale = common.template factor<T>();
+  if (common.lr != nullptr) change.set_rate(common.rate());
   T p = load(in.target, from_target), first = load(in.first, from_first);
   T second = load(in.second, from_second);
   change(p, load(in.gradient, from_gradient) * scale, first, second, factors);
@@ -123,6 +131,7 @@ __global__ void __launch_bounds__(block_threads, 1)
   const std::uint32_t row = table.row_of(blockIdx.x), n = table.n[row];
   const UpdateTable::Pointers in = table.data[row];
   const T scale = common.template factor<T>();
+  if (common.lr != nullptr) change.set_rate(common.rate());
   std::uint32_t group =
       (blockIdx.x - table.first_block[row]) * (update_passes * block_threads) + threadIdx.x;
 #pragma unroll 1
@@ -169,6 +178,7 @@ __global__ void __launch_bounds__(block_threads, 1)
     count_steps(const __grid_constant__ Steps steps, std::uint32_t n, Common common, AdamWOptions o,
                 StepFactors* factors) {
   if (threadIdx.x >= n || common.skips()) return;
+  if (common.lr != nullptr) o.lr = common.rate();
   std::int64_t* const step = steps.step[threadIdx.x];
   *step += *step < INT64_MAX;
   const auto count = static_cast<double>(*step);
@@ -279,18 +289,41 @@ void update_all(const UpdateList& list, const AdamWOptions& options, Make make) 
 
 template <class T>
 struct Sgd {
-  T lr, momentum, into, decay;
-  bool nesterov;
+  Sgd(double lr, double momentum, double weight_decay, bool coupled, bool ahead)
+      : momentum(static_cast<T>(momentum)),
+        into(static_cast<T>(coupled ? weight_decay : 0)),
+        decoupled(coupled ? 0 : weight_decay),
+        nesterov(ahead) {
+    set_rate(lr);
+  }
+  __host__ __device__ __forceinline__ void set_rate(double rate) {
+    lr = static_cast<T>(rate);
+    decay = static_cast<T>(rate * decoupled);
+  }
   __device__ __forceinline__ void operator()(T& p, T g, T& first, T&, const StepFactors*) const {
     g = std::fma(into, p, g);
     first = std::fma(momentum, first, g);
     p -= std::fma(decay, p, lr * (nesterov ? std::fma(momentum, first, g) : first));
   }
+  T lr, momentum, into, decay;
+  double decoupled;
+  bool nesterov;
 };
 
 template <class T>
 struct AdamW {
-  T decay, eps, b1, a1, b2, a2;
+  explicit AdamW(const AdamWOptions& o)
+      : weight_decay(o.weight_decay),
+        eps(static_cast<T>(o.eps)),
+        b1(static_cast<T>(o.beta1)),
+        a1(static_cast<T>(1 - o.beta1)),
+        b2(static_cast<T>(o.beta2)),
+        a2(static_cast<T>(1 - o.beta2)) {
+    set_rate(o.lr);
+  }
+  __host__ __device__ __forceinline__ void set_rate(double rate) {
+    decay = static_cast<T>(rate * weight_decay);
+  }
   __device__ __forceinline__ void operator()(T& p, T g, T& first, T& second,
                                              const StepFactors* factors) const {
     first = std::fma(b1, first, a1 * g);
@@ -298,11 +331,24 @@ struct AdamW {
     const T rate = static_cast<T>(factors->rate), correction = static_cast<T>(factors->correction);
     p -= std::fma(decay, p, rate * first / std::fma(std::sqrt(second), correction, eps));
   }
+  double weight_decay;
+  T decay, eps, b1, a1, b2, a2;
 };
 
 template <class T>
 struct Lion {
-  T lr, decay, b1, a1, b2, a2;
+  explicit Lion(const LionOptions& o)
+      : weight_decay(o.weight_decay),
+        b1(static_cast<T>(o.beta1)),
+        a1(static_cast<T>(1 - o.beta1)),
+        b2(static_cast<T>(o.beta2)),
+        a2(static_cast<T>(1 - o.beta2)) {
+    set_rate(o.lr);
+  }
+  __host__ __device__ __forceinline__ void set_rate(double rate) {
+    lr = static_cast<T>(rate);
+    decay = static_cast<T>(rate * weight_decay);
+  }
   __device__ __forceinline__ void operator()(T& p, T g, T& first, T&, const StepFactors*) const {
     const T c = std::fma(b1, first, a1 * g);
     // NaN is neither and stays, so that it shows.
@@ -310,6 +356,8 @@ struct Lion {
     p -= std::fma(decay, p, lr * sign);
     first = std::fma(b2, first, a2 * g);
   }
+  double weight_decay;
+  T lr, decay, b1, a1, b2, a2;
 };
 
 void sgd(const UpdateList& list, const SgdOptions& o) {
@@ -317,30 +365,17 @@ void sgd(const UpdateList& list, const SgdOptions& o) {
   // Without momentum both kinds of decay are the same.
   const bool coupled = moves && !o.decoupled;
   const auto make = [&]<class T>(T) {
-    return Sgd<T>{static_cast<T>(o.lr), static_cast<T>(moves ? o.momentum : 0),
-                  static_cast<T>(coupled ? o.weight_decay : 0),
-                  static_cast<T>(coupled ? 0 : o.lr * o.weight_decay), moves && o.nesterov};
+    return Sgd<T>(o.lr, moves ? o.momentum : 0, o.weight_decay, coupled, moves && o.nesterov);
   };
   moves ? update_all<1>(list, {}, make) : update_all<0>(list, {}, make);
 }
 
 void adamw(const UpdateList& list, const AdamWOptions& o) {
-  update_all<2>(list, o, [&]<class T>(T) {
-    return AdamW<T>{static_cast<T>(o.lr * o.weight_decay),
-                    static_cast<T>(o.eps),
-                    static_cast<T>(o.beta1),
-                    static_cast<T>(1 - o.beta1),
-                    static_cast<T>(o.beta2),
-                    static_cast<T>(1 - o.beta2)};
-  });
+  update_all<2>(list, o, [&]<class T>(T) { return AdamW<T>(o); });
 }
 
 void lion(const UpdateList& list, const LionOptions& o) {
-  update_all<1>(list, {}, [&]<class T>(T) {
-    return Lion<T>{static_cast<T>(o.lr),    static_cast<T>(o.lr * o.weight_decay),
-                   static_cast<T>(o.beta1), static_cast<T>(1 - o.beta1),
-                   static_cast<T>(o.beta2), static_cast<T>(1 - o.beta2)};
-  });
+  update_all<1>(list, {}, [&]<class T>(T) { return Lion<T>(o); });
 }
 
 }  // namespace

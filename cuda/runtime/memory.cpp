@@ -98,7 +98,13 @@ class GraphSource final : public DeviceSource {
     }
     return segments_.back()->data;
   }
-  void release(void* data, std::size_t) noexcept override {
+  void release(void* data, std::size_t bytes) noexcept override {
+#ifdef QUIPU_EMULATE
+    try {
+      opened(data, bytes, bytes);  // one block again
+    } catch (const Error&) {       // the device has failed, and the next call that can throw says so
+    }
+#endif
     const auto segment = std::find_if(segments_.begin(), segments_.end(),
                                       [&](const Block* block) { return block->data == data; });
     allocator().free(*segment);

@@ -156,7 +156,7 @@ TEST_CASE_FIXTURE(EachDevice, "step graph: what a step reads from or copies to t
     CHECK(memory_stats(device).current == before);
     CHECK(default_generator().state().seed == state.seed);
   };
-  refused([&] { static_cast<void>((x + 1.0).item()); }, "values are read while a StepGraph");
+  refused([&] { static_cast<void>(sum(x).item()); }, "values are read while a StepGraph");
   refused([&] { static_cast<void>(ones({3}).to(device)); }, "values are copied from the host");
   refused([&] { synchronize(device); static_cast<void>(x + 1.0); }, "a device is waited for");
   refused([&] { StepGraph inner([&] { static_cast<void>(x + 1.0); }); }, "already");
@@ -286,7 +286,7 @@ TEST_CASE("step graph: a replay is one launch, without waiting or allocating") {
   emulator::clear_counters();
   trainer.step();
   const emulator::HostCalls plain = emulator::host_calls();
-  CHECK(plain.launches > 50);  // control
+  CHECK(plain.launches > 40);  // control
   CHECK(plain.graphs == 0);
   StepGraph graph([&] { trainer.step(); });
   synchronize(cuda);
@@ -302,6 +302,6 @@ TEST_CASE("step graph: a replay is one launch, without waiting or allocating") {
   // Every kernel of the step ran, and the one that sets the numbers.
   const std::size_t kernels = emulator::launches().size();
   CHECK(kernels % 3 == 0);
-  CHECK(kernels / 3 > 50);
+  CHECK(kernels / 3 > 40);
 }
 #endif

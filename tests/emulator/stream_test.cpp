@@ -150,5 +150,67 @@ TEST_CASE("emulator: asking for the end of a stream brings it nearer") {
   CHECK(milliseconds == 0);
 }
 
+TEST_CASE("emulator: a captured graph runs at each launch, with the arguments it has then") {
+  const Watched watched;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    emulator::settings().seed = seed;
+    const Streams streams(cudaStreamNonBlocking);
+    const Buffer<float> x(std::vector<float>(n, 1)), y(std::vector<float>(n, 0));
+    REQUIRE(cudaStreamBeginCapture(streams.first, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    axpy(2, x.data(), y.data(), n, streams.first);
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamEndCapture(streams.first, &graph) == cudaSuccess);
+    CHECK(y.values()[0] == 0);  // nothing has run
+    cudaGraphNode_t first = nullptr;
+    std::size_t count = 1;
+    cudaGraphGetRootNodes(graph, &first, &count);
+    REQUIRE(count == 1);
+    cudaGraphExec_t exec = nullptr;
+    REQUIRE(cudaGraphInstantiateWithFlags(&exec, graph, 0) == cudaSuccess);
+    cudaGraphLaunch(exec, streams.second);
+    cudaGraphLaunch(exec, streams.second);
+    float a = 5;
+    const float* from = x.data();
+    float* to = y.data();
+    int size = n;
+    void* arguments[] = {&a, &from, &to, &size};
+    cudaKernelNodeParams parameters{};
+    REQUIRE(cudaGraphKernelNodeGetParams(first, &parameters) == cudaSuccess);
+    parameters.kernelParams = arguments;
+    REQUIRE(cudaGraphExecKernelNodeSetParams(exec, first, &parameters) == cudaSuccess);
+    cudaGraphLaunch(exec, streams.second);
+    cudaGraphExecDestroy(exec);  // what was launched goes on
+    cudaGraphDestroy(graph);
+    cudaStreamSynchronize(streams.second);
+    CHECK(y.values()[n - 1] == 2 + 2 + 5);
+    CHECK(emulator::reports().empty());
+  }
+}
+
+TEST_CASE("emulator: what no graph may contain spoils the capture and is reported") {
+  const Watched watched;
+  const Streams streams(cudaStreamNonBlocking);
+  const auto spoils = [&](auto call) {
+    emulator::clear_reports();
+    REQUIRE(cudaStreamBeginCapture(streams.first, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+    call();
+    static_cast<void>(cudaGetLastError());
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamEndCapture(streams.first, &graph) == cudaErrorStreamCaptureInvalidated);
+    CHECK(graph == nullptr);
+    REQUIRE(!emulator::reports().empty());
+    CHECK(emulator::reports()[0].kind == "capture");
+  };
+  spoils([&] { cudaStreamSynchronize(streams.first); });
+  spoils([&] { cudaDeviceSynchronize(); });
+  spoils([&] { cudaStreamQuery(streams.first); });
+  spoils([&] { cudaEventRecord(streams.event, streams.first); });
+  spoils([&] { cudaStreamWaitEvent(streams.first, streams.event); });
+  spoils([&] { cudaStreamBeginCapture(streams.first, cudaStreamCaptureModeRelaxed); });
+  emulator::clear_reports();
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(streams.first, &graph) == cudaErrorInvalidValue);  // none has begun
+}
+
 }  // namespace
 }  // namespace quipu::testing
