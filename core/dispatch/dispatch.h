@@ -17,7 +17,7 @@
 namespace quipu::detail {
 
 class StepRecorder;
-/// The one that this thread records with (core/dispatch/step_recorder.h), or null.
+/// The one that this thread records with (core/graph/step_recorder.h), or null.
 extern constinit thread_local StepRecorder* step_recorder;
 /// It is told of a kernel before that runs.
 void note_step_operands(const KernelCall& call);

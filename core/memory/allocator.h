@@ -92,12 +92,12 @@ struct Block {
   std::uint64_t lanes = 0;    // of the source, that may still use it
   int keepers = 0;            // graphs that use it: it goes back after the last of them
   bool live = false;
-  bool unowned = false;  // only they have it still
+  bool unowned = false;            // only they have it still
   bool slab = false;               // lies in a slab of small blocks
   bool direct = false;             // goes straight back to where it came from
   MemorySource* source = nullptr;  // where that is not the allocator's own source
   CachingAllocator* owner = nullptr;
-  Block* before = nullptr;         // neighbours in the segment
+  Block* before = nullptr;  // neighbours in the segment
   Block* after = nullptr;
   Block* bin_before = nullptr;  // neighbours in the free bin, in the list of live blocks, or spare
   Block* bin_after = nullptr;

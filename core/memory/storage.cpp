@@ -1,7 +1,7 @@
 #include "quipu/core/memory/storage.h"
 
-#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
+#include "quipu/core/graph/step_recorder.h"
 #include "quipu/core/memory/allocator.h"
 
 namespace quipu::detail {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
+#include "quipu/core/graph/step_recorder.h"
 #include "quipu/core/random/philox.h"
 
 namespace quipu {

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
+#include "quipu/core/graph/step_recorder.h"
 #include "quipu/cuda/runtime/blas.h"
 #include "quipu/cuda/runtime/index_errors.h"
 #include "quipu/cuda/runtime/memory.h"
@@ -52,9 +52,7 @@ class CudaGraph final : public DeviceGraph {
   ~CudaGraph() override { release(); }
 
   std::uint64_t* numbers() const override { return numbers_; }
-  std::unique_ptr<MemorySource> make_source() override {
-    return make_graph_memory(device_);
-  }
+  std::unique_ptr<MemorySource> make_source() override { return make_graph_memory(device_); }
 
   void end() override {
     check_cuda(end_capture(), "cudaStreamEndCapture");

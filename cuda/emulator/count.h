@@ -53,7 +53,17 @@ class Counting {
 
 /// Adds a launch to the sums of the program.
 void add_launch(LaunchRecord record);
-enum class HostCall { allocation, free, wait, stream_wait, upload, download, peer_copy, launch, graph };
+enum class HostCall {
+  allocation,
+  free,
+  wait,
+  stream_wait,
+  upload,
+  download,
+  peer_copy,
+  launch,
+  graph
+};
 void count_call(HostCall call);
 /// One that is no kernel.
 void add_transfer(const char* name, std::uint64_t read_bytes, std::uint64_t written_bytes);

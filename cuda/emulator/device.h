@@ -46,7 +46,8 @@ class CallOf final : public Call {
   std::shared_ptr<const Call> with(void* const* arguments) const override {
     return [&]<std::size_t... I>(std::index_sequence<I...>) {
       return std::make_shared<CallOf>(function_, *static_cast<const Parameters*>(arguments[I])...);
-    }(std::index_sequence_for<Parameters...>{});
+    }
+    (std::index_sequence_for<Parameters...>{});
   }
 
  private:

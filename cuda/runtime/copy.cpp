@@ -13,7 +13,7 @@
 #include "event.h"
 #include "index_errors.h"
 #include "pinned.h"
-#include "quipu/core/dispatch/step_recorder.h"
+#include "quipu/core/graph/step_recorder.h"
 #include "streams.h"
 
 namespace quipu::detail::on_cuda {

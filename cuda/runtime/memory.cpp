@@ -42,9 +42,7 @@ class DeviceSource : public MemorySource {
     check_cuda(cudaMemsetAsync(data, value, bytes, queue.stream), "cudaMemsetAsync");
   }
 
-  std::uint64_t lane() const noexcept override {
-    return std::uint64_t{1} << stream_number();
-  }
+  std::uint64_t lane() const noexcept override { return std::uint64_t{1} << stream_number(); }
   void wait_for(std::uint64_t lanes) override {
     const InOrder order(*this);
     wait_for_streams(device_, lanes);
@@ -65,8 +63,12 @@ class DeviceSource : public MemorySource {
 
  protected:
   /// In whose order blocks are taken and given back.
-  virtual int stream_number() const noexcept { return memory_stream_number(device_); }
-  int device() const { return device_; }
+  virtual int stream_number() const noexcept {
+    return memory_stream_number(device_);
+  }
+  int device() const {
+    return device_;
+  }
 
  private:
   /// While it lives, this thread works on that stream.
@@ -91,8 +93,8 @@ class GraphSource final : public DeviceSource {
   void* acquire(std::size_t bytes) override {
     const OpScope op("StepGraph");
     try {
-      segments_.push_back(allocator().allocate(bytes, Category::workspace,
-                                               {static_cast<std::int64_t>(bytes)}));
+      segments_.push_back(
+          allocator().allocate(bytes, Category::workspace, {static_cast<std::int64_t>(bytes)}));
     } catch (const OutOfMemory&) {
       return nullptr;
     }
@@ -102,7 +104,7 @@ class GraphSource final : public DeviceSource {
 #ifdef QUIPU_EMULATE
     try {
       opened(data, bytes, bytes);  // one block again
-    } catch (const Error&) {       // the device has failed, and the next call that can throw says so
+    } catch (const Error&) {  // the device has failed, and the next call that can throw says so
     }
 #endif
     const auto segment = std::find_if(segments_.begin(), segments_.end(),
@@ -111,13 +113,19 @@ class GraphSource final : public DeviceSource {
     segments_.erase(segment);
   }
 
-  bool keeps() const override { return true; }
+  bool keeps() const override {
+    return true;
+  }
 
  protected:
-  int stream_number() const noexcept override { return current_stream_number(device()); }
+  int stream_number() const noexcept override {
+    return current_stream_number(device());
+  }
 
  private:
-  CachingAllocator& allocator() const { return allocator_of(Device(DeviceKind::cuda, device())); }
+  CachingAllocator& allocator() const {
+    return allocator_of(Device(DeviceKind::cuda, device()));
+  }
   std::vector<Block*> segments_;
 };
 

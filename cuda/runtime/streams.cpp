@@ -9,8 +9,8 @@
 
 #include "event.h"
 #include "index_errors.h"
-#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
+#include "quipu/core/graph/step_recorder.h"
 #include "quipu/core/report/device_timing.h"
 
 namespace quipu::detail::on_cuda {

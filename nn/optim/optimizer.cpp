@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "quipu/autograd/knot.h"
-#include "quipu/core/dispatch/step_recorder.h"
+#include "quipu/core/graph/step_recorder.h"
 #include "quipu/nn/named_state.h"
 #include "quipu/ops/pointwise/arithmetic.h"
 #include "quipu/ops/pointwise/compare.h"

@@ -73,7 +73,8 @@ std::vector<std::vector<double>> plain_run(const Device& device, DType dtype, in
 
 }  // namespace
 
-TEST_CASE_FIXTURE(EachDevice, "step graph: a hundred steps with dropout and a schedule, same bits") {
+TEST_CASE_FIXTURE(EachDevice,
+                  "step graph: a hundred steps with dropout and a schedule, same bits") {
   for (const DType dtype : {f32, bf16}) {
     const int steps = dtype == f32 ? 100 : 5;
     const auto expected = plain_run(device, dtype, steps);
@@ -146,7 +147,8 @@ TEST_CASE_FIXTURE(EachDevice, "step graph: a generator that is seeded anew count
   }
 }
 
-TEST_CASE_FIXTURE(EachDevice, "step graph: what a step reads from or copies to the host is refused") {
+TEST_CASE_FIXTURE(EachDevice,
+                  "step graph: what a step reads from or copies to the host is refused") {
   if (!device.is_cuda()) return;
   const Tensor x = ones({3}, f32, device);
   const auto refused = [&](auto step, const char* message) {
@@ -158,7 +160,12 @@ TEST_CASE_FIXTURE(EachDevice, "step graph: what a step reads from or copies to t
   };
   refused([&] { static_cast<void>(sum(x).item()); }, "values are read while a StepGraph");
   refused([&] { static_cast<void>(ones({3}).to(device)); }, "values are copied from the host");
-  refused([&] { synchronize(device); static_cast<void>(x + 1.0); }, "a device is waited for");
+  refused(
+      [&] {
+        synchronize(device);
+        static_cast<void>(x + 1.0);
+      },
+      "a device is waited for");
   refused([&] { StepGraph inner([&] { static_cast<void>(x + 1.0); }); }, "already");
   int calls = 0;
   refused(

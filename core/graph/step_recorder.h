@@ -81,8 +81,8 @@ class StepRecorder {
   void restore_generators();
 
   Device device_;
-  bool is_recording_ = false;       // not during the first call
-  std::vector<Device> devices_;     // CUDA devices of the first call
+  bool is_recording_ = false;    // not during the first call
+  std::vector<Device> devices_;  // CUDA devices of the first call
   std::unique_ptr<DeviceGraph> graph_;
   CachingAllocator* pool_ = nullptr;
   std::vector<Block*> kept_;

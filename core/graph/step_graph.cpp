@@ -1,4 +1,4 @@
-#include "quipu/core/step_graph.h"
+#include "quipu/core/graph/step_graph.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 
 #include "quipu/core/context.h"
 #include "quipu/core/dispatch/dispatch.h"
-#include "quipu/core/dispatch/step_recorder.h"
 #include "quipu/core/error.h"
+#include "quipu/core/graph/step_recorder.h"
 
 namespace quipu {
 using namespace detail;
@@ -49,8 +49,8 @@ bool StepRecorder::record(const std::function<void()>& step) {
   step();
   if (devices_.empty()) return false;
   device_ = devices_.front();
-  check(devices_.size() == 1, "StepGraph: the step runs on ", device_, " and on ",
-        devices_.back(), ", but a graph belongs to one device; make one for each");
+  check(devices_.size() == 1, "StepGraph: the step runs on ", device_, " and on ", devices_.back(),
+        ", but a graph belongs to one device; make one for each");
   ensure(cuda_graphs != nullptr, "there are kernels for ", device_, ", but no graphs");
   // Events that time operators have no time while nothing runs.
   const bool outer_timing = std::exchange(thread_context().device_timing, false);
@@ -146,8 +146,7 @@ Tensor StepRecorder::number(std::function<double()> read) {
   const double now = read();
   const std::size_t at = reserve(1);
   numbers_.push_back({std::move(read), now, at});
-  const Ref<Storage> storage(
-      new Storage(graph_->numbers() + at, sizeof(double), device_, nullptr));
+  const Ref<Storage> storage(new Storage(graph_->numbers() + at, sizeof(double), device_, nullptr));
   return Tensor(storage, 0, {}, {}, f64);
 }
 

@@ -31,7 +31,7 @@ class StepRecorder;
 /// the bits that calling it again would give. On other devices replay() calls the function, so that
 /// a program has one code path.
 ///
-/// - The constructor calls the function twice: once as usual, which is a step, and makes all that is
+/// - The constructor calls the function twice: once as usual, which is a step, and makes what is
 ///   made at a first step; and once to record it, when nothing is computed. So what the function
 ///   does beside operators, such as counting or loading data, happens twice here and never again.
 /// - Shapes and the order of operators are those of the recording. Values may change: all that lies
