@@ -6,6 +6,10 @@
 //
 // sass gate_queries: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDGSTS.E.BYPASS.128 STG.E.128; forbid
 // STL LDL LD.E$ ST.E$; registers 128
+//
+// sass gate_queries<.*false>: blocks 2@80,90 1@86,89,120; dynamic 60928
+//
+// sass gate_queries<.*true>: blocks 2@80,90 1@86,89,120; dynamic 78848
 #include "mma.cuh"
 #include "quipu/cuda/runtime/run.h"
 

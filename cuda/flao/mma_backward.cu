@@ -8,6 +8,10 @@
 //
 // sass differentiate_queries: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
 // LDGSTS.E.BYPASS.128 LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+//
+// sass differentiate_queries<.*false>: blocks 1@80,90; dynamic 104448
+//
+// sass differentiate_queries<.*true>: blocks 1@80,90; dynamic 131584
 #include "mma_backward.cuh"
 #include "quipu/cuda/runtime/run.h"
 

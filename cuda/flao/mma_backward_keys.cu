@@ -6,6 +6,10 @@
 //
 // sass differentiate_keys: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDGSTS.E.BYPASS.128 LDG.E.128
 // STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+//
+// sass differentiate_keys<.*false>: blocks 1; dynamic 52224
+//
+// sass differentiate_keys<.*true>: blocks 1@80,90; dynamic 113664
 #include "mma_backward.cuh"
 #include "quipu/cuda/runtime/run.h"
 

@@ -7,8 +7,12 @@
 // sass multiply_keys_kernel<.*false>: need HMMA.16816.F32 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128;
 // forbid STL LDL LD.E$ ST.E$; registers 64
 //
+// sass multiply_keys_kernel<.*false>: blocks 2@80,90 1@86,89,120; dynamic 52224
+//
 // sass multiply_keys_kernel<.*true>: need HMMA.16816.F32.BF16 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128;
 // forbid STL LDL LD.E$ ST.E$; registers 128
+//
+// sass multiply_keys_kernel<.*true>: blocks 1; dynamic 61440
 #include "mma.cuh"
 #include "quipu/cuda/runtime/run.h"
 

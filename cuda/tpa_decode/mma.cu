@@ -18,6 +18,8 @@
 //
 // sass attend_mma<__half>: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
 // STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 168
+//
+// sass attend_mma: blocks 3@80,90 1@86,89,120; dynamic 51456
 #include "mma.cuh"
 #include "quipu/cuda/runtime/run.h"
 

@@ -12,6 +12,8 @@
 //
 // sass differentiate_mma: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.M88.2 LDSM.16.MT88.4
 // LDGSTS.E.BYPASS.128 STG.E.128 STG.E.64; forbid STL LDL LD.E$ ST.E$; registers 168
+//
+// sass differentiate_mma: blocks 2@80,90 1@86,89,120; dynamic 82560
 #include "mma_backward.cuh"
 #include "quipu/core/dispatch/overlap.h"
 #include "quipu/cuda/runtime/run.h"
