@@ -153,7 +153,19 @@ __device__ __forceinline__ float exp2_flushed(float x) {
   return result;
 #else
   const float result = std::exp2(x);
-  return result < 0x1p-126f ? 0.0f : result;
+  return result < 0x1p-126f ? 0.0f : emulator::off_by(2, x, result);
+#endif
+}
+
+/// 1 / x to a unit in the last place of f32, in one instruction; numbers below 2^-126 count as 0.
+__device__ __forceinline__ float reciprocal(float x) {
+#ifdef __CUDACC__
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  const float result = 1.0f / (std::abs(x) < 0x1p-126f ? 0.0f * x : x);
+  return std::abs(result) < 0x1p-126f ? 0.0f * result : emulator::off_by(1, x, result);
 #endif
 }
 

@@ -1,6 +1,7 @@
 #pragma once
-// The device's mathematics beyond <cmath>. Fast versions are computed accurately: a kernel must
-// not depend on their error, and comparisons with hardware need a tolerance.
+// The device's mathematics beyond <cmath>. Fast functions are computed accurately: a kernel must
+// not depend on their error, and comparisons with hardware need a tolerance. Approximate
+// instructions (ptx.h) are off by as much as their documentation allows.
 #include <bit>
 #include <climits>
 #include <cmath>
@@ -46,6 +47,15 @@ inline double min(double a, double b) {
 inline double max(double a, double b) {
   return std::fmax(a, b);
 }
+
+namespace quipu::emulator {
+/// `result`, an instruction's of x, moved by `units` in the last place, one way or the other.
+inline float off_by(unsigned units, float x, float result) {
+  if (!std::isnormal(result)) return result;
+  const bool up = std::popcount(std::bit_cast<unsigned>(x)) % 2 != 0;
+  return std::bit_cast<float>(std::bit_cast<unsigned>(result) + (up ? units : 0u - units));
+}
+}  // namespace quipu::emulator
 
 inline float rsqrtf(float x) {
   return 1.0f / std::sqrt(x);

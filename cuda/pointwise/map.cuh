@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(block_threads, 1)
   load_vector<E>(in.a, at[1], a);
   load_vector<E>(in.b, at[2], b);
   load_vector<E>(in.c, at[3], c);
-  for (int j = 0; j < count; ++j) a[j] = apply<F>(a[j], b[j], c[j]);
+  for (int j = 0; j < count; ++j) a[j] = apply<F, E>(a[j], b[j], c[j]);
   if (add) {
     T old[count];
     Packed<T, E>::load(out, element_dtype<E>, at[0] * count, old);
