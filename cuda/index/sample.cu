@@ -8,7 +8,7 @@
 // finds the keys of a filter one after another.
 //
 // sass draw_rows<.*Packed: need LDG.E.128; forbid LD.E ST.E; registers 96; shared 3400
-// sass draw_rows: forbid LD.E ST.E; registers 96; shared 3400
+// sass draw_rows: forbid LD.E ST.E; registers 96 112@120; shared 3400
 #include <bit>
 #include <cmath>
 

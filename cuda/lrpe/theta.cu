@@ -11,8 +11,12 @@
 // f32 its rounding would show. The sums are in f64: one conversion and one multiply-add an angle,
 // which even cards with few f64 units do faster than the loads.
 //
-// sass sum_theta<.*Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
-// sass sum_theta<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 80
+// On sm_120 a thread of 8 angles takes 252 registers (128 would spill), which leaves one block a
+// multiprocessor: 16 KiB in flight, still more than the product of latency and bandwidth.
+//
+// sass sum_theta<.*Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128 256@120;
+// blocks 2@80,86,89,90 1@120
+// sass sum_theta<.*Loose: forbid STL LDL LD.E$ ST.E$; registers 80; blocks 3
 // sass finish_theta: forbid STL LDL LD.E$ ST.E$; registers 48
 #include "quipu/cuda/workspace.h"
 #include "rows.cuh"
@@ -64,9 +68,21 @@ __device__ __forceinline__ void angle_gradient(const SinCosChunk<T, count>& sinc
   }
 }
 
+/// Blocks that share a multiprocessor, by the angles of a thread.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+template <int count>
+inline constexpr int blocks_at_once = count > 4 ? 1 : count > 1 ? 2 : 3;
+#else
+template <int count>
+inline constexpr int blocks_at_once = count > 1 ? 2 : 3;
+#endif
+
 /// Sums (heads, parts, angles).
 template <class T, class Chunk, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads, 1) sum_theta(ThetaPlan<T> plan, double* sums) {
+__global__ void __launch_bounds__(block_threads, Chunk::count > 4   ? 1
+                                                 : Chunk::count > 1 ? 2
+                                                                    : 3)
+    sum_theta(ThetaPlan<T> plan, double* sums) {
   constexpr int halves = halves_of<kind>, count = Chunk::count;
   const std::uint32_t lane = threadIdx.x & (plan.strip - 1), member = threadIdx.x / plan.strip;
   const std::uint32_t members = block_threads / plan.strip, n = plan.angles.count;

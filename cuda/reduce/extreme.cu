@@ -64,7 +64,7 @@ __device__ __forceinline__ void store_result(const Search& s, std::uint32_t line
 }
 
 template <class T, class Chunk, unsigned team>
-__global__ void __launch_bounds__(block_threads, 1) search_pieces(Search s) {
+__global__ void __launch_bounds__(block_threads, 4) search_pieces(Search s) {
   __shared__ Candidate<T> scratch[block_threads / warp_size];
   const Team<team> self;
   const std::int64_t begin = blockIdx.y * s.piece, end = min(s.length, begin + s.piece);

@@ -3,7 +3,8 @@
 // sass softmax_rows_kernel: need LDG.E.64 STG.E.64 SHFL.BFLY; forbid STL LDL LD.E ST.E; registers
 // 32
 //
-// sass axpy_kernel: need LDG.E.128 STG.E.128; forbid STL LDL LD.E ST.E; registers 32; shared 0
+// sass axpy_kernel: need LDG.E.128 STG.E.128; forbid STL LDL LD.E ST.E; registers 32 40@86,89;
+//   shared 0
 #include "kernels.h"
 
 namespace quipu::testing {

@@ -1,4 +1,6 @@
 // What looks like a mistake and is none.
+//
+// sass constants_are_read: local 256
 #include "kernels.h"
 
 namespace quipu::testing {

@@ -3,6 +3,8 @@
 // sass multiply_tiles_kernel<.*0>: need LDS.128 STG.E.128 BAR.SYNC; forbid STL LDL LD.E ST.E;
 // registers 64; shared 16384
 //
+// sass multiply_tiles_kernel<.*3>: local 8
+//
 // sass multiply_stages_kernel<.*0>: need LDS.128 STG.E.128 LDGSTS.E.BYPASS.128; forbid STL LDL;
 // registers 80
 #include "kernels.h"
