@@ -68,20 +68,17 @@ __device__ __forceinline__ void angle_gradient(const SinCosChunk<T, count>& sinc
   }
 }
 
-/// Blocks that share a multiprocessor, by the angles of a thread.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-template <int count>
-inline constexpr int blocks_at_once = count > 4 ? 1 : count > 1 ? 2 : 3;
-#else
+/// Blocks that share a multiprocessor, by the angles of a thread: as many as registers allow.
 template <int count>
 inline constexpr int blocks_at_once = count > 1 ? 2 : 3;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+template <>
+inline constexpr int blocks_at_once<8> = 1;
 #endif
 
 /// Sums (heads, parts, angles).
 template <class T, class Chunk, LrpeKind kind>
-__global__ void __launch_bounds__(block_threads, Chunk::count > 4   ? 1
-                                                 : Chunk::count > 1 ? 2
-                                                                    : 3)
+__global__ void __launch_bounds__(block_threads, blocks_at_once<Chunk::count>)
     sum_theta(ThetaPlan<T> plan, double* sums) {
   constexpr int halves = halves_of<kind>, count = Chunk::count;
   const std::uint32_t lane = threadIdx.x & (plan.strip - 1), member = threadIdx.x / plan.strip;
