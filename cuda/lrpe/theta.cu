@@ -11,8 +11,8 @@
 // f32 its rounding would show. The sums are in f64: one conversion and one multiply-add an angle,
 // which even cards with few f64 units do faster than the loads.
 //
-// On sm_120 a thread of 8 angles takes all 255 registers (128 would spill), which leaves one block a
-// multiprocessor: 16 KiB in flight, still more than the product of latency and bandwidth.
+// On sm_120 a thread of 8 angles takes all 255 registers (128 would spill), which leaves one block
+// a multiprocessor: 16 KiB in flight, still more than the product of latency and bandwidth.
 //
 // sass sum_theta<.*Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128 256@120;
 // blocks 2@80,86,89,90 1@120
