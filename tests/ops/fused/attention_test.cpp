@@ -174,6 +174,32 @@ TEST_CASE_FIXTURE(EachDevice, "attention: large scores and not a number") {
   for (const double v : d[3].slice(1, 0, 1).to_vector()) CHECK(std::isfinite(v));
 }
 
+TEST_CASE_FIXTURE(EachDevice, "attention: gradients of scores beyond the range of f16") {
+  const Size s{1, 1, 2, 35, 70, 16, 32};
+  const Three in = inputs_of(s, f16, device);
+  in[1].mul_(1e-3);
+  in[2].mul_(100);
+  Tensor d_o = random_tensor(output_of(s), f16, device) * 3000;
+  d_o.slice(2, 3, 9).mul_(1e-4);  // rows and keys of all sizes
+  in[2].slice(2, 40, 60).mul_(1e-4);
+  for (const bool causal : {false, true}) {
+    CAPTURE(causal);
+    const Three ours = everything(fused, in, d_o, {.causal = causal, .scale = 1e-2});
+    const Three exact =
+        everything(fused, as(f64, in), d_o.to(f64), {.causal = causal, .scale = 1e-2});
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      CAPTURE(i);
+      CHECK(distance(ours[i], exact[i]) <= 2 * epsilon_of(f16));
+    }
+    // Small rows have their own digits; the gradient of a score is a difference of terms that are
+    // some times as large.
+    for (std::int64_t row = 3; row < 9; ++row) {
+      CHECK(distance(ours[1].slice(2, row, row + 1), exact[1].slice(2, row, row + 1)) <=
+            16 * epsilon_of(f16));
+    }
+  }
+}
+
 TEST_CASE("attention: the measure of these tests sees what is wrong") {
   const Tensor x = ones({2, 3}), off = ones({2, 3});
   off.select(0, 1).fill_(1.5);
