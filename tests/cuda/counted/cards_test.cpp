@@ -3,6 +3,7 @@
 // says so.
 #include <quipu/quipu.h>
 
+#include "on_card.h"
 #include "ops/fused/attention_support.h"
 #include "ops/fused/flao_support.h"
 #include "ops/fused/tpa_support.h"
@@ -16,24 +17,6 @@ namespace {
 
 const Device cuda("cuda");
 constexpr const char* supported[] = {"a100", "rtx3090", "rtx4090", "h100", "rtx5090"};
-
-/// The emulated device is another card while this lives.
-class OnCard {
- public:
-  explicit OnCard(const char* key) : before_(emulator::settings().cards) {
-    REQUIRE(emulator::find_card(key) != nullptr);
-    emulator::settings().cards = {emulator::find_card(key)};
-  }
-  ~OnCard() {
-    synchronize(cuda);
-    emulator::settings().cards = before_;
-  }
-  OnCard(const OnCard&) = delete;
-  OnCard& operator=(const OnCard&) = delete;
-
- private:
-  std::vector<const emulator::Card*> before_;
-};
 
 /// Output and gradients of attention with wide heads.
 Tensors wide_attention(DType dtype, std::int64_t d, std::int64_t e, bool causal) {
