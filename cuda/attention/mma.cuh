@@ -2,6 +2,7 @@
 // What the passes of attention by tensor cores share: which calls they support, and infinity and
 // NaN beside a causal mask.
 #include "attention.cuh"
+#include "blocks.h"
 #include "quipu/cuda/tile/fragments.cuh"
 
 namespace quipu::detail::on_cuda::attention_mma {
@@ -57,16 +58,14 @@ namespace quipu::detail::on_cuda {
 /// bytes.
 template <class T>
 bool supports_mma(const Attention<T>& a) {
-  const auto fits = [](const AttentionView& x, int features) {
-    return size_of(x.dtype) == 2 && x.packed && features % 16 == 0 && features > 0 &&
-           features <= 128;
-  };
-  return fits(a.q, a.d) && fits(a.k, a.d) && fits(a.v, a.e);
+  return attention_suits_tensor_cores(a.q.dtype, a.d, a.e) && a.q.packed && a.k.packed &&
+         a.v.packed;
 }
 
 /// Forward by tensor cores; returns false, having launched nothing, where they do not support the
-/// call.
-bool attention_forward_mma(const View& on, const Attention<float>& a, std::int64_t heads);
+/// call. `partial` is workspace for several `blocks` of keys.
+bool attention_forward_mma(const View& on, const Attention<float>& a, const View& o,
+                           const LogSums& sums, const View& partial, const TpaBlocks& blocks);
 /// Backward likewise; `a.mean` is filled.
 bool attention_backward_mma(const View& on, const Attention<float>& a, const AttentionInputGrads& d,
                             std::int64_t heads);

@@ -114,6 +114,7 @@ class BackwardBlock {
   __device__ __forceinline__ void run() {
     fetch_own(own(0), of_queries ? a_.q : a_.k, a_.d);
     fetch_own(own(1), of_queries ? a_.d_o : a_.v, a_.e);
+    ptx::copy_commit();
     Loader load_keys(start_of(a_.k), a_.k.token, end_, a_.d);
     Loader load_values(start_of(a_.v), a_.v.token, end_, a_.e);
     const auto fetch = [&](int from, int stage) {

@@ -7,6 +7,10 @@
 // masked, and accumulators are rescaled only when a maximum has grown. q and o move once, k and v
 // once for every 128 queries, mostly from L2. Bound by the two products.
 //
+// Where the queries of a key head are one block's and heads are few (decoding), keys are split
+// among blocks (flash decoding), whose normalized outputs and log-sum-exps tpa_decode/merge.cu
+// combines in order; then it is bound by reading k and v once.
+//
 // sass attend_fragments: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
 // STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255
 #include <cmath>
@@ -15,15 +19,23 @@
 #include "quipu/core/error.h"
 #include "quipu/cuda/runtime/run.h"
 #include "quipu/cuda/tile/running_softmax.cuh"
+#include "quipu/cuda/tpa_decode/tpa_decode.cuh"
 
 namespace quipu::detail::on_cuda {
 namespace {
 
 using namespace attention_mma;
 
-constexpr int block_rows = 128, warp_rows = 32;
+constexpr int block_rows = static_cast<int>(attention_block_rows), warp_rows = 32;
 constexpr int row_tiles = warp_rows / 16;
-constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
+
+/// The keys of a block are a part of all; results of parts go to workspace. One part has none.
+struct KeyParts {
+  int count = 1, length = std::numeric_limits<int>::max();
+  float* outputs = nullptr;  // (b hk, part, row, e)
+  float* sums = nullptr;     // (b hk, part, row): log-sum-exps
+  float* rests = nullptr;    // likewise their low parts
+};
 
 /// The work of a block; members are what each thread holds.
 template <class E, int width>
@@ -34,29 +46,34 @@ class ForwardBlock {
   using Keys = SwizzledTile<E, width, keys>;
   static constexpr std::size_t shared_bytes = Queries::bytes + 4 * Keys::bytes;
 
-  __device__ __forceinline__ ForwardBlock(const Attention<float>& call, int tiles)
+  __device__ __forceinline__ ForwardBlock(const Attention<float>& call, const KeyParts& parts,
+                                          int tiles)
       : a_(call),
+        parts_(parts),
         // The weight of a score that is less than the maximum by x is 2^(slope x). Positive even
         // for a scale of 0: then a masked score, -infinity, still has the weight 0.
         slope_(
             fminf(fmaxf(std::abs(a_.scale) * 1.44269504f, std::numeric_limits<float>::denorm_min()),
                   std::numeric_limits<float>::max())) {
-    const int head = static_cast<int>(blockIdx.x) / tiles,
-              block = static_cast<int>(blockIdx.x) % tiles;
+    const int blocks = tiles * parts.count;  // of a head; one of both is 1
+    const int head = static_cast<int>(blockIdx.x) / blocks,
+              block = static_cast<int>(blockIdx.x) % blocks;
     offsets_ = {head / a_.key_heads, head % a_.key_heads};
     // With a causal mask the last queries have most to do, and begin first.
-    first_ = (tiles - 1 - block) * block_rows;
+    first_ = parts.count > 1 ? 0 : (tiles - 1 - block) * block_rows;
+    begin_ = parts.count > 1 ? block * parts.length : 0;
   }
 
   __device__ __forceinline__ void run() {
-    const int end = a_.most_keys(first_, first_ + block_rows);
+    const int end = min(a_.most_keys(first_, first_ + block_rows),
+                        parts_.count > 1 ? begin_ + parts_.length : a_.m);
     const int least = a_.least_keys(first_, first_ + block_rows);
     const int mine = first_ + self_.warp * warp_rows;  // the warp's first row
     const int my_end = mine < a_.rows ? a_.most_keys(mine, mine + warp_rows) : 0;
     const int my_least = mine < a_.rows ? a_.least_keys(mine, mine + warp_rows) : 0;
     fetch_queries();
-    Loader load_keys(start_of(a_.k), a_.k.token, end, a_.d);
-    Loader load_values(start_of(a_.v), a_.v.token, end, a_.e);
+    Loader load_keys(start_of(a_.k), a_.k.token, end - begin_, a_.d);
+    Loader load_values(start_of(a_.v), a_.v.token, end - begin_, a_.e);
     const auto fetch = [&](int stage) {
       load_keys.fetch(keys_at(stage));
       load_values.fetch(values_at(stage));
@@ -65,7 +82,7 @@ class ForwardBlock {
     fetch(0);
     if (a_.scale < 0) negate_queries();
 #pragma unroll 1
-    for (int from = 0, stage = 0; from < end; from += keys, stage ^= 1) {
+    for (int from = begin_, stage = 0; from < end; from += keys, stage ^= 1) {
       ptx::copy_wait<0>();
       __syncthreads();  // the tile is there, and nobody reads the one before any more
       if (from + keys < end) fetch(stage ^ 1);
@@ -73,13 +90,13 @@ class ForwardBlock {
       if (from >= my_end) continue;
       float s[row_tiles][keys / 8][4] = {};
       add_product_transposed(s, queries(), self_.warp * warp_rows, keys_at(stage));
-      if (from + keys > my_least) mask(s, from);
+      if (from + keys > min(my_least, end)) mask(s, from, end);
       unsigned weights[row_tiles][keys / 16][4];
       softmax_step(s, weights);
       add_product(result_, weights, values_at(stage));
     }
     ptx::copy_wait<0>();
-    epilogue();
+    parts_.count > 1 ? store_part(end) : epilogue();
   }
 
  private:
@@ -95,7 +112,7 @@ class ForwardBlock {
     return {dynamic_shared<uint4>() + Queries::size + (2 * stage + 1) * Keys::size};
   }
   __device__ __forceinline__ const E* start_of(const AttentionView& x) const {
-    return static_cast<const E*>(x.data) + offsets_.key(x, 0);
+    return static_cast<const E*>(x.data) + offsets_.key(x, begin_);
   }
   /// A row of this lane's fragments.
   __device__ __forceinline__ int row_of(int t, int half) const {
@@ -124,17 +141,18 @@ class ForwardBlock {
     }
   }
 
-  __device__ __forceinline__ void mask(float (&s)[row_tiles][keys / 8][4], int from) const {
+  __device__ __forceinline__ void mask(float (&s)[row_tiles][keys / 8][4], int from,
+                                       int end) const {
 #pragma unroll
     for (int t = 0; t < row_tiles; ++t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int left = limit_of(row_of(t, half)) - from - 2 * self_.member;
+        const int left = min(limit_of(row_of(t, half)), end) - from - 2 * self_.member;
 #pragma unroll
         for (int j = 0; j < keys / 8; ++j) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            if (j * 8 + i >= left) s[t][j][2 * half + i] = minus_infinity;
+            if (j * 8 + i >= left) s[t][j][2 * half + i] = minus_infinity<float>;
           }
         }
       }
@@ -215,13 +233,44 @@ class ForwardBlock {
       static_cast<uint4*>(a_.out.data)[to] = queries().chunk(row, chunk);
     }
   }
+  /// Stores what a part of the keys gives.
+  __device__ __forceinline__ void store_part(int end) const {
+#pragma unroll
+    for (int t = 0; t < row_tiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row_of(t, half), limit = min(limit_of(row), end);
+        const LogSum<float> log_sum = log_sum_of_row(softmax_[t][half], limit > begin_);
+        // A part whose scores are all -infinity has no weight beside others.
+        const float inverse = inverse_sum(t, half, log_sum.lse != minus_infinity<float>);
+        if (row >= a_.rows) continue;
+        const std::int64_t at = std::int64_t{blockIdx.x} * a_.rows + row;
+        if (self_.member == 0) {
+          parts_.sums[at] = log_sum.lse;
+          parts_.rests[at] = log_sum.rest;
+        }
+#pragma unroll
+        for (int j = 0; j < width / 8; ++j) {
+          const int column = j * 8 + 2 * self_.member;
+          if (column >= a_.e) break;
+          float2 o =
+              make_float2(result_[t][j][2 * half] * inverse, result_[t][j][2 * half + 1] * inverse);
+          if (has_nonfinite_) {
+            o.x = with_nonfinite(o.x, begin_, limit, column);
+            o.y = with_nonfinite(o.y, begin_, limit, column + 1);
+          }
+          reinterpret_cast<float2*>(parts_.outputs)[(at * a_.e + column) / 2] = o;
+        }
+      }
+    }
+  }
   __device__ __forceinline__ LogSum<float> log_sum_of_row(const RunningSoftmax<float>& softmax,
                                                           bool attends) const {
     const float sum = fold_fragment_row(softmax.sum, [](float x, float y) { return x + y; });
     // Backward takes scores unrounded: the maximum has a low part, too.
     const float scale = std::abs(a_.scale), most = softmax.largest * scale,
                 rest = std::fma(softmax.largest, scale, -most);
-    return log_sum_of(attends ? most : minus_infinity,
+    return log_sum_of(attends ? most : minus_infinity<float>,
                       std::log(sum) + (is_nonfinite(rest) ? 0.0f : rest));
   }
   /// 1 / the sum of a row's rounded weights; 0 without any.
@@ -251,9 +300,10 @@ class ForwardBlock {
   }
 
   const Attention<float>& a_;
+  const KeyParts& parts_;
   Thread self_;
   HeadOffsets offsets_;
-  int first_;
+  int first_, begin_;  // query, key
   float slope_;
   bool has_nonfinite_ = false;
   RunningSoftmax<float> softmax_[row_tiles][2];
@@ -262,20 +312,22 @@ class ForwardBlock {
 };
 
 template <class E, int width>
-__global__ void __launch_bounds__(threads, 2) attend_fragments(Attention<float> a, int tiles) {
-  ForwardBlock<E, width>(a, tiles).run();
+__global__ void __launch_bounds__(threads, 2)
+    attend_fragments(Attention<float> a, KeyParts parts, int tiles) {
+  ForwardBlock<E, width>(a, parts, tiles).run();
 }
 
 template <class E>
-void run_fragments(const View& on, const Attention<float>& a, std::int64_t heads) {
+void run_fragments(const View& on, const Attention<float>& a, const KeyParts& parts,
+                   std::int64_t heads) {
   const int tiles = (a.rows + block_rows - 1) / block_rows;
-  const std::int64_t blocks = heads * tiles;
+  const std::int64_t blocks = heads * tiles * parts.count;
   if (blocks == 0) return;
   check(blocks < std::int64_t{1} << 31, "attention of ", heads, " heads of ", a.rows,
         " rows is beyond what a device takes at once");
   const auto run_width = [&]<int width>(std::integral_constant<int, width>) {
     run(Queue(on), attend_fragments<E, width>, static_cast<unsigned>(blocks), threads,
-        ForwardBlock<E, width>::shared_bytes, a, tiles);
+        ForwardBlock<E, width>::shared_bytes, a, parts, tiles);
   };
   std::max(a.d, a.e) <= 64 ? run_width(std::integral_constant<int, 64>{})
                            : run_width(std::integral_constant<int, 128>{});
@@ -283,9 +335,32 @@ void run_fragments(const View& on, const Attention<float>& a, std::int64_t heads
 
 }  // namespace
 
-bool attention_forward_mma(const View& on, const Attention<float>& a, std::int64_t heads) {
+bool attention_forward_mma(const View& on, const Attention<float>& a, const View& o,
+                           const LogSums& sums, const View& partial, const TpaBlocks& blocks) {
   if (!supports_mma(a) || !a.out.packed) return false;
-  (a.q.dtype == bf16 ? run_fragments<__nv_bfloat16> : run_fragments<__half>)(on, a, heads);
+  const std::int64_t heads = o.size(0) * a.key_heads;
+  const auto run_parts = [&](const KeyParts& parts) {
+    (a.q.dtype == bf16 ? run_fragments<__nv_bfloat16> : run_fragments<__half>)(on, a, parts, heads);
+  };
+  if (blocks.count == 1) {
+    run_parts({});
+    return true;
+  }
+  // To the merge, the queries of a key head are the heads of a batch entry.
+  const auto grouped = [&](View v, std::int64_t features) {
+    v.shape = {heads, a.rows, features};
+    v.strides = {a.rows * features, features, 1};
+    return v;
+  };
+  const LogSums rows =
+      sums.lse.defined ? LogSums{grouped(sums.lse, 1), grouped(sums.rest, 1)} : LogSums();
+  ForwardTarget<float> to(grouped(o, a.e), rows, partial, blocks, 1);
+  // With more keys than queries each query attends to some, and has no output if all scores are
+  // -infinity.
+  to.without_weights = std::numeric_limits<float>::quiet_NaN();
+  run_parts({static_cast<int>(blocks.count), static_cast<int>(blocks.length), to.outputs, to.sums,
+             to.rests});
+  tpa_merge(to, blocks, heads, Queue(on));
   return true;
 }
 

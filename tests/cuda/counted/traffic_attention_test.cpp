@@ -84,6 +84,18 @@ TEST_CASE("traffic: attention by tensor cores") {
   check_products(wide, moved, true);
 }
 
+TEST_CASE("traffic: attention of few queries splits the keys, and reads them once") {
+  const Size s{1, 2, 4, 1, 1024, 64, 64};
+  const Three in = inputs_of(s, bf16, cuda);
+  const Traffic t = traffic_of([&] { fused(in, {.causal = true}); });
+  REQUIRE(t.launches.size() == 2);  // and the merge
+  CHECK(t.launches[0].grid[0] == 2 * 4);
+  const auto keys = static_cast<double>(in[1].nbytes() + in[2].nbytes());
+  CHECK(static_cast<double>(t.launches[0].counters.unique_read_bytes) <= 1.02 * keys);
+  CHECK(t.sector_bytes() <= 1.2 * keys);
+  CHECK(faults_of(t) == "");
+}
+
 TEST_CASE("traffic: attention by ordinary arithmetic") {
   const Size s{1, 1, 1, 128, 128, 64, 64};
   check_moved(s, f32, moved_by(s, f32), false);

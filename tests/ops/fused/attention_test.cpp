@@ -200,6 +200,33 @@ TEST_CASE_FIXTURE(EachDevice, "attention: gradients of scores beyond the range o
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "attention: few queries over many keys") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Size& s : {Size{1, 2, 4, 1, 700, 64, 48}, Size{2, 1, 1, 3, 600, 112, 128}}) {
+    CAPTURE(text(s));
+    for (const DType dtype : {bf16, f16}) {
+      CAPTURE(dtype);
+      for (const AttentionOptions& options : {AttentionOptions{.causal = true}, {.scale = -0.2}}) {
+        const Three in = inputs_of(s, dtype, device), wide = as(f64, in);
+        const AttentionOutput got = attention_with_lse(in[0], in[1], in[2], options);
+        const AttentionOutput exact = attention_with_lse(wide[0], wide[1], wide[2], options);
+        CHECK(distance(got.o, exact.o) <= epsilon_of(dtype));
+        CHECK(distance(got.lse, exact.lse) <= 32 * epsilon_of(f32));
+        // A part without weight changes nothing, and a query whose scores are all -infinity has no
+        // output.
+        const Tensor first = in[1].slice(2, 0, 320).slice(3, 0, 1);
+        const double down = options.scale ? infinity : -infinity;
+        in[0].slice(3, 0, 1).fill_(1);
+        first.fill_(down);
+        const Tensor rest = attention(in[0], in[1].slice(2, 320), in[2].slice(2, 320), options);
+        CHECK(distance(fused(in, options), rest) <= 2 * epsilon_of(dtype));
+        in[1].slice(3, 0, 1).fill_(down);
+        for (const double v : fused(in, options).to_vector()) CHECK(std::isnan(v));
+      }
+    }
+  }
+}
+
 TEST_CASE("attention: the measure of these tests sees what is wrong") {
   const Tensor x = ones({2, 3}), off = ones({2, 3});
   off.select(0, 1).fill_(1.5);
