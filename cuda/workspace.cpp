@@ -1,8 +1,10 @@
 // What the CUDA back end answers when operators ask for its workspace (cuda/workspace.h).
 #include "workspace.h"
 
+#include "quipu/cuda/index/row_adds.h"
 #include "quipu/ops/act_kernels.h"
 #include "quipu/ops/attention_kernels.h"
+#include "quipu/ops/index/gather_kernels.h"
 #include "quipu/ops/lrpe/kernels.h"
 #include "quipu/ops/matmul/kernels.h"
 #include "quipu/ops/tpa_decode/kernels.h"
@@ -78,6 +80,11 @@ bool reaches(const View& a, const View& b, const View& o) {
   return true;
 }
 
+std::int64_t index_add(const View& o, const View& x, int axis) {
+  const std::int64_t entries = x.size(axis), lines = entries > 0 ? x.numel() / entries : 0;
+  return RowAdds(lines, entries, o.size(axis)).bytes(entries, o.dtype);
+}
+
 Shape tpa_forward(const TpaSizes& s, bool split) {
   const TpaBlocks blocks = tpa_blocks(s.b, s.m, split);
   return blocks.count > 1 ? Shape{s.b, blocks.count, s.h, s.e + 2} : Shape{};
@@ -97,6 +104,7 @@ void register_cuda_workspace() {
   flao_forward_workspace.provide(cuda, on_cuda::flao_forward);
   flao_backward_workspace.provide(cuda, on_cuda::flao_backward);
   flao_backward_reads_qkv.provide(cuda, on_cuda::flao_reads_qkv);
+  index_add_workspace.provide(cuda, on_cuda::index_add);
   matmul_workspace.provide(cuda, on_cuda::matmul);
   matmul_reaches.provide(cuda, on_cuda::reaches);
   matmul_buffer_type.provide(cuda,
