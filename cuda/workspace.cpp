@@ -2,7 +2,9 @@
 #include "workspace.h"
 
 #include "quipu/cuda/attention/blocks.h"
+#include "quipu/cuda/index/row_adds.h"
 #include "quipu/ops/act_kernels.h"
+#include "quipu/ops/index/gather_kernels.h"
 #include "quipu/ops/lrpe/kernels.h"
 #include "quipu/ops/matmul/kernels.h"
 #include "quipu/ops/tpa_decode/kernels.h"
@@ -86,6 +88,11 @@ Shape attention_forward(const AttentionInputs& in) {
           in.v.size(3) + 2};
 }
 
+std::int64_t index_add(const View& o, const View& x, int axis) {
+  const std::int64_t entries = x.size(axis), lines = entries > 0 ? x.numel() / entries : 0;
+  return RowAdds(lines, entries, o.size(axis)).bytes(entries, o.dtype);
+}
+
 Shape tpa_forward(const TpaSizes& s, bool split) {
   const TpaBlocks blocks = tpa_blocks(s.b, s.m, split);
   return blocks.count > 1 ? Shape{s.b, blocks.count, s.h, s.e + 2} : Shape{};
@@ -105,6 +112,7 @@ void register_cuda_workspace() {
   flao_forward_workspace.provide(cuda, on_cuda::flao_forward);
   flao_backward_workspace.provide(cuda, on_cuda::flao_backward);
   flao_backward_reads_qkv.provide(cuda, on_cuda::flao_reads_qkv);
+  index_add_workspace.provide(cuda, on_cuda::index_add);
   matmul_workspace.provide(cuda, on_cuda::matmul);
   matmul_reaches.provide(cuda, on_cuda::reaches);
   matmul_buffer_type.provide(cuda,

@@ -179,7 +179,7 @@ void scatter_add(View o, View index, View x, int axis) {
   scatter(o, index, x, axis);
 }
 
-void index_add(View o, View index, View x, int axis) {
+void index_add(View o, View index, View x, int axis, View) {
   check_indices(index, o.size(axis), axis);
   scatter(o, along_axis(index, x.shape, axis), x, axis);
 }

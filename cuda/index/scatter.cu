@@ -12,7 +12,7 @@ using enum ScatterLines::From;
 
 /// `index` is the tensor of indices; `index_strides` are its strides over the shape of x.
 void scatter(const View& o, const View& index, const Strides& index_strides, const View& x,
-             int axis, bool one_index) {
+             int axis, bool one_index, const View& space) {
   if (x.numel() == 0) return;
   const Queue queue(o);
   Layout<3> all{x.shape, {x.strides, index_strides, o.strides}};
@@ -21,8 +21,7 @@ void scatter(const View& o, const View& index, const Strides& index_strides, con
   all.shape.erase(axis);
   for (Strides& s : all.strides) s.erase(axis);
   const IndexGuard guard = index_guard(queue, index, o.size(axis), axis);
-  // Few lines do not fill a warp.
-  const bool by_rows = one_index && numel(all.shape) >= 8;
+  const RowAdds cut(numel(all.shape), x.size(axis), o.size(axis));
   all.merged(false).for_each_part([&](const Layout<3>& part) {
     const ScatterLines lines{Walk<3>(part),
                              static_cast<std::uint32_t>(numel(part.shape)),
@@ -41,19 +40,19 @@ void scatter(const View& o, const View& index, const Strides& index_strides, con
                              inner,
                              one_index,
                              guard};
-    if (by_rows) return add_rows(queue, lines);
+    if (one_index && cut.by_rows) return add_rows(queue, lines, cut, space);
     add_lines(queue, lines);
   });
 }
 
 void scatter_add(View o, View index, View x, int axis) {
-  scatter(o, index, index.strides, x, axis, false);
+  scatter(o, index, index.strides, x, axis, false, View());
 }
 
-void index_add(View o, View index, View x, int axis) {
+void index_add(View o, View index, View x, int axis, View space) {
   Strides along = Dims::filled(x.dim(), 0);
   along[axis] = index.stride(0);
-  scatter(o, index, along, x, axis, true);
+  scatter(o, index, along, x, axis, true, space);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "quipu/cuda/runtime/run.h"
 #include "quipu/cuda/tile/block.cuh"
 #include "quipu/cuda/tile/geometry.h"
+#include "row_adds.h"
 
 namespace quipu::detail::on_cuda {
 
@@ -37,8 +38,17 @@ struct ScatterLines {
   }
 };
 
+/// An entry of the axis and where it goes; behind all destinations if its index is not valid.
+struct alignas(8) SortedEntry {
+  std::uint32_t destination, entry;
+};
+/// The entries by destination, those of one in the order of the axis. `space` has two lists of
+/// them, of which one is returned, and the digits of all tiles.
+const SortedEntry* sort_entries(const Queue& queue, const ScatterLines& lines, const RowAdds& cut,
+                                void* space);
+
 /// o[destination] += x[k] where one index serves many lines side by side.
-void add_rows(const Queue& queue, const ScatterLines& lines);
+void add_rows(const Queue& queue, const ScatterLines& lines, const RowAdds& cut, const View& space);
 /// The same where each line has indices of its own.
 void add_lines(const Queue& queue, const ScatterLines& lines);
 

@@ -1,13 +1,15 @@
-// Adding rows at indices: one index for many lines side by side (the gradient of an embedding). A
-// block owns a range of destinations and some columns. It reads all indices and lists those in its
-// range; then each of its warps scans the list for its own destinations and adds rows to the old
-// values, in the order of the axis, in the compute type, rounded once: no atomics, same bits
-// always. Bound by rows, which move once, 16 bytes a lane where they are dense; every block reads
-// all indices, from L2.
+// Adding rows at indices: one index for many lines side by side (the gradient of an embedding). The
+// entries are sorted by destination (sort_entries.cu) and cut into pieces of 64, more only where
+// there are more than 65536. A warp has a piece and some columns: it adds the rows of a run, which
+// is what goes to one destination, to the old values, in the order of the axis, in the compute
+// type, rounded once. A run that leaves its piece leaves partial sums, which a second launch adds
+// in the order of the pieces. No atomics, same bits always, and no destination that many entries
+// have keeps one warp busy while others wait. Bound by rows, which move once, 16 bytes a lane where
+// they are dense; beside them each entry is 8 bytes, and partial sums are two rows a piece.
 //
-// sass add_rows_kernel<.*Dense: need LDG.E.128 STG.E.128; forbid LD.E ST.E;
-//   registers 80; shared 16448
-// sass add_rows_kernel: forbid LD.E ST.E; registers 96; shared 16448
+// sass add_pieces<.*Dense: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 128; shared 0
+// sass add_partials<.*Dense: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 96; shared 0
+// sass .: forbid LD.E ST.E; registers 128; shared 0
 #include <algorithm>
 
 #include "quipu/cuda/tile/rows.cuh"
@@ -17,7 +19,6 @@
 namespace quipu::detail::on_cuda {
 namespace {
 
-constexpr unsigned list_size = 2048;
 constexpr unsigned warps = block_threads / warp_size;
 
 /// Four columns a lane, of any strides and types.
@@ -90,124 +91,135 @@ struct DenseColumns {
   bool exists;
 };
 
-/// Entries that go to a range of destinations, in order.
-struct List {
-  std::uint32_t entry[list_size];
-  std::uint32_t destination[list_size];  // from the start of the range
-  unsigned counts[2][warps];
+/// The sorted entries and their pieces.
+template <class T>
+struct Pieces {
+  const SortedEntry* entries;
+  T* partials;  // (piece, at its front or back, column)
+  std::uint32_t length, count, piece;
+  std::int64_t columns;
+
+  __device__ __forceinline__ std::uint32_t begin(std::uint32_t p) const { return p * piece; }
+  __device__ __forceinline__ std::uint32_t end(std::uint32_t p) const {
+    return p + 1 < count ? (p + 1) * piece : length;
+  }
+  /// Partial sums of a lane's columns.
+  template <int columns_of_lane>
+  __device__ __forceinline__ T* partial(std::uint32_t p, bool at_back, std::uint32_t group) const {
+    return partials + (2 * std::int64_t{p} + at_back) * columns +
+           (std::int64_t{group} * warp_size + threadIdx.x % warp_size) * columns_of_lane;
+  }
 };
 
-/// Lists the entries whose destination is in [low, high); returns how many there are, even if the
-/// list is too short for them.
-__device__ __forceinline__ std::int64_t fill_list(List& list, const ScatterLines& lines,
-                                                  std::int64_t low, std::int64_t high,
-                                                  bool checks) {
-  constexpr int own = 4;  // entries of a lane at once
-  const unsigned lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
-  std::int64_t count = 0;
-  int buffer = 0;
-  for (std::int64_t base = 0; base < lines.length; base += own * block_threads, buffer ^= 1) {
-    const std::int64_t first = base + warp * own * warp_size + lane;
-    std::int64_t destinations[own];
-    unsigned having[own], in_warp = 0;
-    for (int j = 0; j < own; ++j) {
-      const std::int64_t k = first + j * warp_size;
-      destinations[j] = -1;
-      if (k < lines.length) {
-        destinations[j] = lines.index_at(0, k);
-        if (checks) lines.is_valid(destinations[j], 0, k);
-      }
-      having[j] = __ballot_sync(all_lanes, destinations[j] >= low && destinations[j] < high);
-      in_warp += static_cast<unsigned>(__popc(having[j]));
-    }
-    if (lane == 0) list.counts[buffer][warp] = in_warp;
-    __syncthreads();
-    std::int64_t slot = count;
-    for (unsigned w = 0; w < warps; ++w) {
-      slot += w < warp ? list.counts[buffer][w] : 0u;
-      count += list.counts[buffer][w];
-    }
-    for (int j = 0; j < own; ++j) {
-      const std::int64_t own_slot = slot + __popc(having[j] & ((1u << lane) - 1u));
-      slot += __popc(having[j]);
-      if ((having[j] >> lane & 1u) == 0 || own_slot >= list_size) continue;
-      list.entry[own_slot] = static_cast<std::uint32_t>(first + j * warp_size);
-      list.destination[own_slot] = static_cast<std::uint32_t>(destinations[j] - low);
-    }
-  }
-  __syncthreads();
-  return count;
-}
+constexpr std::uint32_t nowhere = ~std::uint32_t{0};
+constexpr int batch = 4;  // rows in flight
 
-/// Adds the rows of one destination. `matches` are the lanes whose entries go there; entry(lane) is
-/// the row.
-template <class T, class Columns, class Entry>
-__device__ __forceinline__ void add_matches(const Columns& columns, T (&sums)[Columns::count],
-                                            unsigned matches, Entry entry) {
-  constexpr int batch = 4;  // rows in flight
-  while (matches != 0) {
-    T values[batch][Columns::count];
-    bool is_row[batch];
-    for (int b = 0; b < batch; ++b) {
-      is_row[b] = matches != 0;
-      if (!is_row[b]) continue;
-      columns.read(entry(__ffs(static_cast<int>(matches)) - 1), values[b]);
-      matches &= matches - 1;
-    }
-    for (int b = 0; b < batch; ++b) {
-      for (int j = 0; j < Columns::count && is_row[b]; ++j) {
-        sums[j] = wrapping_sum(sums[j], values[b][j]);
-      }
-    }
-  }
+template <int count, class T>
+__device__ __forceinline__ void add_to(T (&sums)[count], const T (&values)[count]) {
+  for (int j = 0; j < count; ++j) sums[j] = wrapping_sum(sums[j], values[j]);
 }
 
 template <class T, class Columns>
 __global__ void __launch_bounds__(block_threads, 1)
-    add_rows_kernel(ScatterLines lines, std::int64_t range) {
-  __shared__ List list;
-  const std::int64_t low = blockIdx.x * range, high = min(lines.destinations, low + range);
-  const bool checks = blockIdx.x == 0 && blockIdx.y == 0;
-  const std::int64_t listed = fill_list(list, lines, low, high, checks);
-  if (listed == 0) return;
-  // Too many for the list: every warp scans all indices instead.
-  const bool overfull = listed > list_size;
-  const std::int64_t entries = overfull ? lines.length : listed;
-  const unsigned lane = threadIdx.x % warp_size;
-  const std::uint32_t groups =
-      (lines.count + Columns::count * warp_size - 1) / (Columns::count * warp_size);
-  for (std::uint32_t group = blockIdx.y; group < groups; group += gridDim.y) {
-    const Columns columns(lines, group);
-    for (std::int64_t destination = low + threadIdx.x / warp_size; destination < high;
-         destination += warps) {
-      T sums[Columns::count];
-      bool opened = false;
-      for (std::int64_t base = 0; base < entries; base += warp_size) {
-        const std::int64_t i = base + lane;
-        std::int64_t goes_to = -1;
-        if (i < entries) goes_to = overfull ? lines.index_at(0, i) : low + list.destination[i];
-        const unsigned matches = __ballot_sync(all_lanes, goes_to == destination);
-        if (matches == 0) continue;
-        if (!opened) columns.open(destination, sums);
-        opened = true;
-        add_matches(columns, sums, matches, [&](int from) -> std::int64_t {
-          return overfull ? base + from : list.entry[base + from];
-        });
+    add_pieces(ScatterLines lines, Pieces<T> pieces) {
+  constexpr int count = Columns::count;
+  const std::uint32_t p = blockIdx.y * warps + threadIdx.x / warp_size, group = blockIdx.x;
+  if (p >= pieces.count) return;
+  const Columns columns(lines, group);
+  const std::uint32_t begin = pieces.begin(p), end = pieces.end(p);
+  const std::uint32_t before = p > 0 ? pieces.entries[begin - 1].destination : nowhere;
+  const std::uint32_t after = p + 1 < pieces.count ? pieces.entries[end].destination : nowhere;
+  const auto stays = [&](std::uint32_t d) { return d != before && d != after; };
+  std::uint32_t run = nowhere;  // the destination of the run that is being added
+  T sums[count];
+  const auto close_run = [&] {
+    if (run == nowhere) return;
+    if (stays(run)) return columns.close(run, sums);
+    T* const to = pieces.template partial<count>(p, run != before, group);
+    for (int j = 0; j < count; ++j) to[j] = sums[j];
+  };
+  for (std::uint32_t base = begin; base < end; base += warp_size) {
+    const std::uint32_t i = base + threadIdx.x % warp_size;
+    const SortedEntry own = i < end ? pieces.entries[i] : SortedEntry{nowhere, 0};
+    for (int first = 0; first < static_cast<int>(warp_size); first += batch) {
+      T values[batch][count], old[batch][count];
+      std::uint32_t destination[batch];
+      for (int b = 0; b < batch; ++b) {
+        destination[b] = __shfl_sync(all_lanes, own.destination, first + b);
+        const std::uint32_t entry = __shfl_sync(all_lanes, own.entry, first + b);
+        if (destination[b] >= lines.destinations) continue;
+        columns.read(entry, values[b]);
+        for (int j = 0; j < count; ++j) old[b][j] = T(0);
+        const bool begins = destination[b] != (b > 0 ? destination[b - 1] : run);
+        if (begins && stays(destination[b])) columns.open(destination[b], old[b]);
       }
-      if (opened) columns.close(destination, sums);
+      for (int b = 0; b < batch; ++b) {
+        if (destination[b] >= lines.destinations) continue;
+        if (destination[b] != run) {
+          close_run();
+          run = destination[b];
+          for (int j = 0; j < count; ++j) sums[j] = old[b][j];
+        }
+        add_to(sums, values[b]);
+      }
     }
   }
+  close_run();
+}
+
+/// Adds the partial sums of the run that begins in a piece and leaves it.
+template <class T, class Columns>
+__global__ void __launch_bounds__(block_threads, 1)
+    add_partials(ScatterLines lines, Pieces<T> pieces) {
+  constexpr int count = Columns::count;
+  const std::uint32_t p = blockIdx.y * warps + threadIdx.x / warp_size, group = blockIdx.x;
+  if (p + 1 >= pieces.count) return;
+  const std::uint32_t begin = pieces.begin(p), end = pieces.end(p);
+  const std::uint32_t run = pieces.entries[end].destination;
+  if (run >= lines.destinations || pieces.entries[end - 1].destination != run) return;
+  if (p > 0 && pieces.entries[begin - 1].destination == run) return;  // it began before
+  const Columns columns(lines, group);
+  T sums[count], values[batch][count];
+  const auto load = [&](std::uint32_t from, bool at_back, T(&to)[count]) {
+    const T* const partial = pieces.template partial<count>(from, at_back, group);
+    for (int j = 0; j < count; ++j) to[j] = partial[j];
+  };
+  columns.open(run, sums);
+  load(p, true, values[0]);
+  add_to(sums, values[0]);
+  for (std::uint32_t next = p + 1; next < pieces.count; next += warp_size) {
+    const std::uint32_t q = next + threadIdx.x % warp_size;
+    const bool in_run = q < pieces.count && pieces.entries[pieces.begin(q)].destination == run;
+    const int further = __ffs(static_cast<int>(~__ballot_sync(all_lanes, in_run))) - 1;
+    const int here = further < 0 ? static_cast<int>(warp_size) : further;
+    for (int first = 0; first < here; first += batch) {
+      for (int b = 0; b < batch; ++b) {
+        if (first + b < here) load(next + static_cast<unsigned>(first + b), false, values[b]);
+      }
+      for (int b = 0; b < batch; ++b) {
+        if (first + b < here) add_to(sums, values[b]);
+      }
+    }
+    if (here < static_cast<int>(warp_size)) break;
+  }
+  columns.close(run, sums);
 }
 
 template <class T, class Columns>
-void run_rows(const Queue& queue, const ScatterLines& lines) {
-  // Every block reads all indices: few blocks along the destinations, enough to fill a device.
-  const std::int64_t range =
-      std::clamp<std::int64_t>((lines.destinations + 255) / 256, 4 * warps, 256);
-  const std::int64_t groups = blocks_for(lines.count, Columns::count * warp_size);
-  const dim3 grid(blocks_for(lines.destinations, range),
-                  static_cast<unsigned>(std::min<std::int64_t>(groups, most_rows_of_blocks)));
-  run(queue, add_rows_kernel<T, Columns>, grid, block_threads, 0, lines, range);
+void run_rows(const Queue& queue, const ScatterLines& lines, const RowAdds& cut,
+              const View& space) {
+  auto* const partials = space.as<T>();
+  const SortedEntry* const entries = sort_entries(queue, lines, cut, partials + cut.partials());
+  const Pieces<T> pieces{entries,
+                         partials,
+                         static_cast<std::uint32_t>(lines.length),
+                         static_cast<std::uint32_t>(cut.pieces),
+                         static_cast<std::uint32_t>(cut.piece),
+                         cut.columns};
+  const dim3 grid(blocks_for(lines.count, Columns::count * warp_size),
+                  blocks_for(cut.pieces, warps));  // at most 128
+  run(queue, add_pieces<T, Columns>, grid, block_threads, 0, lines, pieces);
+  if (cut.pieces > 1) run(queue, add_partials<T, Columns>, grid, block_threads, 0, lines, pieces);
 }
 
 /// Whether rows of x and o are dense, of one type, and aligned to 16 bytes.
@@ -223,14 +235,15 @@ bool has_dense_rows(const ScatterLines& lines) {
 
 }  // namespace
 
-void add_rows(const Queue& queue, const ScatterLines& lines) {
+void add_rows(const Queue& queue, const ScatterLines& lines, const RowAdds& cut,
+              const View& space) {
   if (has_dense_rows(lines) && is_floating(lines.o_type)) {
     return with_packed(lines.o_type, [&]<class T, class E>(Packed<T, E>) {
-      run_rows<T, DenseColumns<T, E>>(queue, lines);
+      run_rows<T, DenseColumns<T, E>>(queue, lines, cut, space);
     });
   }
   with_compute_type(compute_type(lines.o_type),
-                    [&]<class T>(T) { run_rows<T, LooseColumns<T>>(queue, lines); });
+                    [&]<class T>(T) { run_rows<T, LooseColumns<T>>(queue, lines, cut, space); });
 }
 
 }  // namespace quipu::detail::on_cuda

@@ -23,7 +23,7 @@ void add_rows(const Tensor& indices, const Tensor& d_o, const Grad& g) {
   const Tensor places = dense(indices), rows = dense(d_o);
   const std::int64_t count = indices.numel();
   if (!g.add) fill_kernel(g.view, 0.0);
-  index_add_kernel(g.view, seen_as(places, {count}), seen_as(rows, {count, d_o.size(-1)}), 0);
+  add_at_index(g.view, seen_as(places, {count}), seen_as(rows, {count, d_o.size(-1)}), 0);
 }
 
 struct EmbeddingRule {

@@ -5,6 +5,7 @@
 #include "quipu/ops/checks.h"
 #include "quipu/ops/index/gather_kernels.h"
 #include "quipu/ops/pointwise/support.h"
+#include "quipu/ops/view_support.h"
 
 namespace quipu {
 using namespace detail;
@@ -27,7 +28,7 @@ struct IndexSelectRule {
   void backward(const Tensor& d_o, Grads& d) const {
     d.with(0, [&](const Grad& g) {
       if (!g.add) fill_kernel(g.view, 0);
-      index_add_kernel(g.view, index, d_o, axis);
+      add_at_index(g.view, index, d_o, axis);
     });
   }
 };
@@ -51,6 +52,12 @@ void check_index_shape(const Tensor& x, int axis, const Tensor& index) {
 }
 
 }  // namespace
+
+void detail::add_at_index(const View& o, const View& index, const View& x, int axis) {
+  const std::int64_t bytes = index_add_workspace(o.device.kind(), o, x, axis);
+  const Tensor space = bytes > 0 ? workspace({bytes}, u8, o.device) : Tensor();
+  index_add_kernel(o, index, x, axis, optional_view(space));
+}
 
 Tensor gather(const Tensor& x, int dim, const Tensor& index) {
   const OpScope op("gather");

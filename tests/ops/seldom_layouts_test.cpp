@@ -56,7 +56,7 @@ TEST_CASE_FIXTURE(EachDevice, "seldom layouts: rows of every type are gathered a
     const Tensor x = (normals({4, 64}, f32, device) * 4).to(dtype);
     const Tensor dense = zeros({5, 64}, dtype, device);
     const Tensor loose = zeros({5, 128}, dtype, device).slice(1, 0, {}, 2);
-    for (const Tensor& o : {dense, loose}) CHECK_NOTHROW(index_add_kernel(o, rows, x, 0));
+    for (const Tensor& o : {dense, loose}) CHECK_NOTHROW(add_at_index(o, rows, x, 0));
     const Tensor index = rows.reshape({4, 1}).expand({4, 64});
     const Tensor o = ones({4, 64}, dtype, device);
     CHECK_NOTHROW(gather_kernel(dense, index, Target{o, true}, 0));
