@@ -5,7 +5,9 @@
 // q k^T are the A fragments of P v. Weights are rounded to 16 bits once, and the sum that divides
 // the output is that of the rounded ones. Only tiles that the diagonal or the last key cuts are
 // masked, and accumulators are rescaled only when a maximum has grown. q and o move once, k and v
-// once for every 128 queries, mostly from L2. Bound by the two products.
+// once for every 128 queries, mostly from L2. Bound by the two products: on sm_80 a tile of a warp
+// is 128 HMMA, 1024 cycles of its tensor core, beside about 460 other instructions at d = 128 and
+// 700 at d = 64, masks and rescaling apart.
 //
 // Where the queries of a key head are one block's and heads are few (decoding), keys are split
 // among blocks (flash decoding), whose normalized outputs and log-sum-exps tpa_decode/merge.cu
