@@ -16,7 +16,8 @@
 // 128 beside 710, and 64 (512 cycles) beside 530, masks apart.
 //
 // sass differentiate_fragments: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4
-// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255; dynamic 65536;
+// blocks 2@80,90 1@86,89,120
 #include <cmath>
 
 #include "mma.cuh"

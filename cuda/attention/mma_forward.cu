@@ -14,7 +14,8 @@
 // combines in order; then it is bound by reading k and v once.
 //
 // sass attend_fragments: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4 LDGSTS.E.BYPASS.128
-// STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255
+// STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255; dynamic 65536; blocks 2@80,90
+// 1@86,89,120
 #include <cmath>
 
 #include "mma.cuh"
