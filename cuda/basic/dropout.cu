@@ -4,7 +4,7 @@
 // (f32), two (bf16, f16) or half of one (f64). Reads x and writes o once; bound by memory, close to
 // the ten rounds of Philox.
 //
-// sass drop_vectors: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 40; shared 0
+// sass drop_vectors: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 48; shared 0
 // sass drop_elements: forbid LD.E ST.E; registers 48; shared 0
 #include <cmath>
 

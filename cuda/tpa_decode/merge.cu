@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(block_threads)
     to.put_lse(b, first + head,
                sum == T(0) ? LogSum<T>{largest, T(0)} : log_sum_of(shift, std::log(sum)));
   }
-  const T inverse = sum == T(0) ? to.without_weights : T(1) / sum;
+  const T inverse = sum == T(0) ? T(0) : T(1) / sum;
   for (std::int64_t column = lane; column < to.e; column += 4 * warp_size) {
     T total[4] = {};
     for (int k = 0; k < count; ++k) {
