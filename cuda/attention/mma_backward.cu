@@ -10,7 +10,7 @@
 // for bf16: D may exceed the range of f16.
 //
 // sass differentiate_fragments: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
-// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 224
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 224 232@120
 #include <cmath>
 
 #include "mma.cuh"
