@@ -24,8 +24,8 @@ void detail::note_step_operands(const KernelCall& call) {
   for (const KernelOperand& operand : call.operands) step_recorder->note_operand(*operand.view);
 }
 
-void detail::provide_graphs(DeviceKind, GraphFactory factory) {
-  cuda_graphs = factory;
+void detail::provide_graphs(GraphFactory cuda) {
+  cuda_graphs = cuda;
 }
 
 void StepRecorder::refuse(const char* what) {
@@ -74,7 +74,7 @@ bool StepRecorder::record(const std::function<void()>& step) {
 }
 
 void StepRecorder::restore_generators() {
-  for (const Stream& stream : streams_) stream.generator->set_state(stream.before);
+  for (const Draws& draws : draws_) draws.generator->set_state(draws.before);
 }
 
 StepRecorder::~StepRecorder() {
@@ -93,10 +93,10 @@ void StepRecorder::replay() {
           " now, but this optimizer's kernels do not read it; make a new graph");
     values[number.at] = std::bit_cast<std::uint64_t>(now);
   }
-  for (const Stream& stream : streams_) {
-    const PhiloxState from = stream.generator->reserve(stream.counters);
-    values[stream.at] = from.seed;
-    values[stream.at + 1] = from.offset;
+  for (const Draws& draws : draws_) {
+    const PhiloxState from = draws.generator->reserve(draws.counters);
+    values[draws.at] = from.seed;
+    values[draws.at + 1] = from.offset;
   }
   graph_->replay({values.data(), reserved_});
 }
@@ -130,15 +130,15 @@ std::size_t StepRecorder::reserve(std::size_t words) {
 
 PhiloxState StepRecorder::draw(Generator& generator, std::uint64_t counters) {
   if (!is_recording_) return generator.advance(counters);
-  auto stream = std::find_if(streams_.begin(), streams_.end(),
-                             [&](const Stream& s) { return s.generator == &generator; });
-  if (stream == streams_.end()) {
-    streams_.push_back({&generator, generator.state(), 0, reserve(2)});
-    stream = streams_.end() - 1;
+  auto draws = std::find_if(draws_.begin(), draws_.end(),
+                            [&](const Draws& d) { return d.generator == &generator; });
+  if (draws == draws_.end()) {
+    draws_.push_back({&generator, generator.state(), 0, reserve(2)});
+    draws = draws_.end() - 1;
   }
-  const std::uint64_t offset = std::exchange(stream->counters, stream->counters + counters);
+  const std::uint64_t offset = std::exchange(draws->counters, draws->counters + counters);
   generator.advance(counters);
-  return {0, offset, graph_->numbers() + stream->at};
+  return {0, offset, graph_->numbers() + draws->at};
 }
 
 Tensor StepRecorder::number(std::function<double()> read) {

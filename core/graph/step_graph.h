@@ -46,7 +46,8 @@ class StepRecorder;
 ///   as one holder called StepGraph, and every tensor that it uses, even if the program lets it go.
 /// - Under KernelCheck and ReferenceKernels nothing is recorded: replay() calls the function.
 /// - Optimizers and generators that the function uses must stay where they are while it lives. It
-///   may be replayed by any thread, one at a time.
+///   may be replayed by any thread, one at a time; a thread synchronises the device before another
+///   one goes on.
 class StepGraph {
  public:
   explicit StepGraph(std::function<void()> step);

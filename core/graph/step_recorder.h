@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "quipu/core/dispatch/view.h"
+#include "quipu/core/dispatch/dispatch.h"
 #include "quipu/core/memory/allocator.h"
 #include "quipu/core/random/random.h"
 #include "quipu/core/tensor.h"
@@ -27,15 +27,12 @@ class DeviceGraph {
   virtual std::uint64_t* numbers() const = 0;
   /// Where the memory of the recorded work comes from.
   virtual std::unique_ptr<MemorySource> make_source() = 0;
+  /// Recording is over; throws if the work cannot be repeated.
   virtual void end() = 0;
   virtual void replay(std::span<const std::uint64_t> numbers) = 0;
 };
 using GraphFactory = std::unique_ptr<DeviceGraph> (*)(int device);
-void provide_graphs(DeviceKind kind, GraphFactory factory);
-
-class StepRecorder;
-/// The one that this thread records with, or null.
-extern constinit thread_local StepRecorder* step_recorder;
+void provide_graphs(GraphFactory cuda);
 
 class StepRecorder {
  public:
@@ -71,7 +68,7 @@ class StepRecorder {
     std::size_t at;
     bool used = false;
   };
-  struct Stream {
+  struct Draws {
     Generator* generator;
     PhiloxState before;          // the recording
     std::uint64_t counters = 0;  // that a step draws
@@ -87,7 +84,7 @@ class StepRecorder {
   CachingAllocator* pool_ = nullptr;
   std::vector<Block*> kept_;
   std::vector<Number> numbers_;
-  std::vector<Stream> streams_;
+  std::vector<Draws> draws_;
   std::size_t reserved_ = 0;
 };
 

@@ -119,7 +119,7 @@ std::unique_ptr<DeviceGraph> make_graph(int device) {
 }  // namespace on_cuda
 
 void register_cuda_graph() {
-  provide_graphs(DeviceKind::cuda, on_cuda::make_graph);
+  provide_graphs(on_cuda::make_graph);
 }
 
 }  // namespace quipu::detail

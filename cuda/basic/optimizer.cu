@@ -310,15 +310,22 @@ struct Sgd {
   bool nesterov;
 };
 
+/// How much of a running mean stays (b), and of the new value comes in (a), for both means.
 template <class T>
-struct AdamW {
-  explicit AdamW(const AdamWOptions& o)
-      : weight_decay(o.weight_decay),
-        eps(static_cast<T>(o.eps)),
-        b1(static_cast<T>(o.beta1)),
+struct Betas {
+  template <class Options>
+  explicit Betas(const Options& o)
+      : b1(static_cast<T>(o.beta1)),
         a1(static_cast<T>(1 - o.beta1)),
         b2(static_cast<T>(o.beta2)),
-        a2(static_cast<T>(1 - o.beta2)) {
+        a2(static_cast<T>(1 - o.beta2)) {}
+  T b1, a1, b2, a2;
+};
+
+template <class T>
+struct AdamW : Betas<T> {
+  explicit AdamW(const AdamWOptions& o)
+      : Betas<T>(o), weight_decay(o.weight_decay), eps(static_cast<T>(o.eps)) {
     set_rate(o.lr);
   }
   __host__ __device__ __forceinline__ void set_rate(double rate) {
@@ -326,23 +333,18 @@ struct AdamW {
   }
   __device__ __forceinline__ void operator()(T& p, T g, T& first, T& second,
                                              const StepFactors* factors) const {
-    first = std::fma(b1, first, a1 * g);
-    second = std::fma(b2, second, a2 * g * g);
+    first = std::fma(this->b1, first, this->a1 * g);
+    second = std::fma(this->b2, second, this->a2 * g * g);
     const T rate = static_cast<T>(factors->rate), correction = static_cast<T>(factors->correction);
     p -= std::fma(decay, p, rate * first / std::fma(std::sqrt(second), correction, eps));
   }
   double weight_decay;
-  T decay, eps, b1, a1, b2, a2;
+  T decay, eps;
 };
 
 template <class T>
-struct Lion {
-  explicit Lion(const LionOptions& o)
-      : weight_decay(o.weight_decay),
-        b1(static_cast<T>(o.beta1)),
-        a1(static_cast<T>(1 - o.beta1)),
-        b2(static_cast<T>(o.beta2)),
-        a2(static_cast<T>(1 - o.beta2)) {
+struct Lion : Betas<T> {
+  explicit Lion(const LionOptions& o) : Betas<T>(o), weight_decay(o.weight_decay) {
     set_rate(o.lr);
   }
   __host__ __device__ __forceinline__ void set_rate(double rate) {
@@ -350,14 +352,14 @@ struct Lion {
     decay = static_cast<T>(rate * weight_decay);
   }
   __device__ __forceinline__ void operator()(T& p, T g, T& first, T&, const StepFactors*) const {
-    const T c = std::fma(b1, first, a1 * g);
+    const T c = std::fma(this->b1, first, this->a1 * g);
     // NaN is neither and stays, so that it shows.
     const T sign = c > T(0) ? T(1) : c < T(0) ? T(-1) : c;
     p -= std::fma(decay, p, lr * sign);
-    first = std::fma(b2, first, a2 * g);
+    first = std::fma(this->b2, first, this->a2 * g);
   }
   double weight_decay;
-  T lr, decay, b1, a1, b2, a2;
+  T lr, decay;
 };
 
 void sgd(const UpdateList& list, const SgdOptions& o) {

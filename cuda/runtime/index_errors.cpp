@@ -43,8 +43,18 @@ Unowned& unowned_of(int device) {
   return (*all)[static_cast<std::size_t>(device)];
 }
 
+/// Leaves a log to others, which calls nothing of CUDA.
+void leave(int device, std::unique_ptr<IndexLog> log) {
+  Unowned& unowned = unowned_of(device);
+  const std::lock_guard lock(unowned.mutex);
+  const bool is_pending = !log->checks.empty() && log->streams != 0;
+  if (!is_pending) log->checks.clear();
+  (is_pending ? unowned.pending : unowned.unused).push_back(std::move(log));
+  unowned.pending_count = unowned.pending.size();
+}
+
 /// This thread's logs, by device; made at their first use. When the thread ends they are left to
-/// others, which calls nothing of CUDA.
+/// others.
 class ThreadLogs {
  public:
   ThreadLogs() = default;
@@ -52,12 +62,7 @@ class ThreadLogs {
   ThreadLogs& operator=(const ThreadLogs&) = delete;
   ~ThreadLogs() {
     for (std::size_t device = 0; device < logs_.size(); ++device) {
-      if (!logs_[device]) continue;
-      Unowned& unowned = unowned_of(static_cast<int>(device));
-      const std::lock_guard lock(unowned.mutex);
-      auto& left_to = logs_[device]->checks.empty() ? unowned.unused : unowned.pending;
-      left_to.push_back(std::move(logs_[device]));
-      unowned.pending_count = unowned.pending.size();
+      if (logs_[device]) leave(static_cast<int>(device), std::move(logs_[device]));
     }
   }
   std::unique_ptr<IndexLog>& operator[](int device) {
@@ -180,7 +185,10 @@ std::string collect_pending(int device) {
 
 }  // namespace
 
-RecordedChecks::RecordedChecks(int device) : device_(device), log_(take_log(device)) {
+RecordedChecks::RecordedChecks(int device)
+    : device_(device), log_(take_log(device).release(), [device](IndexLog* log) {
+        leave(device, std::unique_ptr<IndexLog>(log));
+      }) {
   thread_logs().recording = log_.get();
 }
 

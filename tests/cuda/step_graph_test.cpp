@@ -311,4 +311,20 @@ TEST_CASE("step graph: a replay is one launch, without waiting or allocating") {
   CHECK(kernels % 3 == 0);
   CHECK(kernels / 3 > 40);
 }
+
+TEST_CASE("step graph: one that is gone leaves nothing on the device") {
+  const Device cuda("cuda");
+  const Tensor table = randn({5, 2}, f32, cuda), index = zeros({3}, i64, cuda);
+  const auto make = [&] {
+    StepGraph graph([&] { static_cast<void>(embedding(table, index)); });
+    graph.replay();
+    synchronize(cuda);
+  };
+  make();  // streams and their scratch memory stay for the next
+  emulator::clear_counters();
+  for (int i = 0; i < 3; ++i) make();
+  const emulator::HostCalls calls = emulator::host_calls();
+  CHECK(calls.allocations > 0);
+  CHECK(calls.allocations == calls.frees);
+}
 #endif
