@@ -272,8 +272,9 @@ TEST_CASE_FIXTURE(EachDevice, "step graph: moved, empty, and used by two threads
   CHECK_THROWS_WITH_AS(StepGraph{std::function<void()>()}, doctest::Contains("empty"), Error);
   const Tensor x = zeros({4}, f32, device);
   StepGraph first([&] { x.copy_from(x + 1.0); });
+  StepGraph& moved_from = first;
   StepGraph second = std::move(first);
-  CHECK_THROWS_WITH_AS(first.replay(), doctest::Contains("moved from"), Error);
+  CHECK_THROWS_WITH_AS(moved_from.replay(), doctest::Contains("moved from"), Error);
   second.replay();
   std::thread([&] {
     second.replay();
