@@ -79,8 +79,7 @@ void StepRecorder::restore_generators() {
 
 StepRecorder::~StepRecorder() {
   graph_.reset();
-  CachingAllocator* const allocator = kept_.empty() ? nullptr : &allocator_of(device_);
-  for (Block* block : kept_) allocator->let_go(block);
+  for (Block* block : kept_) allocator_of(device_).let_go(block);
   if (pool_) CachingAllocator::abandon(pool_);
 }
 

@@ -164,8 +164,8 @@ void order_streams(int device, int first, int then) {
 namespace {
 
 /// Behind the number that a captured stream took the place of on each device; 0 where none is.
-std::array<std::int8_t, Device::max_index>& replaced_numbers() noexcept {
-  static thread_local std::array<std::int8_t, Device::max_index> numbers{};
+std::array<int, Device::max_index>& replaced_numbers() noexcept {
+  static thread_local std::array<int, Device::max_index> numbers{};
   return numbers;
 }
 
@@ -173,7 +173,7 @@ std::array<std::int8_t, Device::max_index>& replaced_numbers() noexcept {
 
 CaptureScope::CaptureScope(int device, int number)
     : device_(device), outer_(use_stream(device, number)) {
-  replaced_numbers()[static_cast<std::size_t>(device)] = static_cast<std::int8_t>(outer_ + 1);
+  replaced_numbers()[static_cast<std::size_t>(device)] = outer_ + 1;
 }
 
 CaptureScope::~CaptureScope() {
