@@ -120,7 +120,7 @@ __device__ __forceinline__ void add_to(T (&sums)[count], const T (&values)[count
 }
 
 template <class T, class Columns>
-__global__ void __launch_bounds__(block_threads, 1)
+__global__ void __launch_bounds__(block_threads, 2)
     add_pieces(ScatterLines lines, Pieces<T> pieces) {
   constexpr int count = Columns::count;
   const std::uint32_t p = blockIdx.y * warps + threadIdx.x / warp_size, group = blockIdx.x;
