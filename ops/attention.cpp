@@ -67,7 +67,11 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Call& cal
               const Tensor& sums) {
   const Tensor o = empty(call.output, q.dtype(), q.device());
   if (o.numel() == 0 && !sums.defined()) return o;
-  attention_forward_kernel({q, k, v, call.causal, call.scale}, o, halves_of(optional_view(sums)));
+  const AttentionInputs in{q, k, v, call.causal, call.scale};
+  const Shape parts = attention_forward_workspace(q.device().kind(), in);
+  Tensor partial;
+  if (!parts.empty()) partial = workspace(parts, compute_type(q.dtype()), q.device());
+  attention_forward_kernel(in, o, halves_of(optional_view(sums)), optional_view(partial));
   return o;
 }
 

@@ -46,18 +46,19 @@ std::int64_t key_heads_of(const AttentionInputs& in) {
 }
 
 template <class T>
-void forward_as(const AttentionInputs& in, const View& o, const LogSums& sums) {
+void forward_as(const AttentionInputs& in, const View& o, const LogSums& sums,
+                const View& partial) {
   Attention<T> a = attention_of<T>(in, o.size(3));
   a.out = AttentionView(o);
   set_sums(a, sums);
   if constexpr (std::is_same_v<T, float>) {
-    if (attention_forward_mma(in.q, a, key_heads_of(in))) return;
+    if (attention_forward_mma(in.q, a, o, sums, partial, attention_blocks(in))) return;
   }
   attention_general(in.q, a, key_heads_of(in), AttentionPass::forward);
 }
 
-void forward(const AttentionInputs& in, View o, const LogSums& sums) {
-  (in.q.dtype == f64 ? forward_as<double> : forward_as<float>)(in, o, sums);
+void forward(const AttentionInputs& in, View o, const LogSums& sums, View partial) {
+  (in.q.dtype == f64 ? forward_as<double> : forward_as<float>)(in, o, sums, partial);
 }
 
 template <class T>
