@@ -173,6 +173,21 @@ __device__ __forceinline__ float reciprocal(float x) {
 #endif
 }
 
+/// A word that other blocks change by atomics: what one of them did before a fence and that change
+/// is visible from here on.
+__device__ __forceinline__ unsigned load_acquire(unsigned* word) {
+#ifdef __CUDACC__
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return value;
+#else
+  return atomicAdd(word, 0u);
+#endif
+}
+
 /// Makes 16 bytes look new to the compiler, which then computes again what it would otherwise keep
 /// in registers, such as the eight f32 of eight bf16. No instruction.
 __device__ __forceinline__ void look_new(uint4& bits) {

@@ -88,6 +88,10 @@ Shape attention_forward(const AttentionInputs& in) {
           in.v.size(3) + 2};
 }
 
+std::int64_t attention_backward(const AttentionInputs& in, const Grad& d_q) {
+  return attention_space(in, d_q.wanted()).end;
+}
+
 std::int64_t index_add(const View& o, const View& x, int axis) {
   const std::int64_t entries = x.size(axis), lines = entries > 0 ? x.numel() / entries : 0;
   return RowAdds(lines, entries, o.size(axis)).bytes(entries, o.dtype);
@@ -118,6 +122,7 @@ void register_cuda_workspace() {
   matmul_buffer_type.provide(cuda,
                              [](const View& a, const View&) { return compute_type(a.dtype); });
   attention_forward_workspace.provide(cuda, on_cuda::attention_forward);
+  attention_backward_workspace.provide(cuda, on_cuda::attention_backward);
   attention_partial_sums.provide(cuda,  // every gradient of q is one sum
                                  [](const AttentionInputs&, const Grad&) { return Shape{}; });
   tpa_forward_workspace.provide(cuda, on_cuda::tpa_forward);

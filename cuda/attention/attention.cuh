@@ -131,10 +131,17 @@ struct HeadOffsets {
   }
 };
 
-/// mean (all_rows) = the row sums of o * a.d_o.
+/// Workspace that means are found in: (all_rows) each, but for `turns`.
+template <class T>
+struct AttentionMeans {
+  T* mean;                  // the row sums of o * a.d_o
+  T* sizes;                 // those of |a.d_o|; null where they are not wanted
+  unsigned* turns;          // becomes 0
+  std::int64_t turn_count;  // at most all_rows + 1
+};
 template <class T>
 void attention_means(const View& on, const Attention<T>& a, const View& o, std::int64_t all_rows,
-                     T* mean);
+                     const AttentionMeans<T>& to);
 /// Runs one pass by the general kernel, for any strides and sizes.
 template <class T>
 void attention_general(const View& on, const Attention<T>& a, std::int64_t heads,

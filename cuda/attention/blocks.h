@@ -26,4 +26,26 @@ inline TpaBlocks attention_blocks(const AttentionInputs& in) {
                         attention_suits_tensor_cores(in.q.dtype, in.q.size(3), in.v.size(3)));
 }
 
+/// Features that tiles have room for.
+inline std::int64_t attention_width(std::int64_t d, std::int64_t e) {
+  return std::max(d, e) <= 64 ? 64 : 128;
+}
+/// Backward: keys of a block, and queries of a tile.
+inline constexpr std::int64_t attention_side = 64, attention_span = 32;
+/// The workspace of backward, in words: first means, then what tensor cores need beside them.
+struct AttentionSpace {
+  std::int64_t sizes, sums, turns, end;  // where parts begin
+};
+inline AttentionSpace attention_space(const AttentionInputs& in, bool d_q) {
+  const std::int64_t heads = in.q.size(0) * in.k.size(1), rows = in.q.size(1) * in.q.size(2);
+  const std::int64_t all = in.q.size(0) * rows, d = in.q.size(3), e = in.v.size(3);
+  if (all == 0 || !attention_suits_tensor_cores(in.q.dtype, d, e)) return {all, all, all, all};
+  const std::int64_t sizes = in.q.dtype == DType::f16 ? all : 0;
+  const std::int64_t sums = (all + sizes + 3) / 4 * 4;  // aligned to 16 bytes
+  if (!d_q || in.k.size(2) <= attention_side) return {all, sums, sums, sums};
+  const std::int64_t tiles = heads * ((rows / in.k.size(1) + attention_span - 1) / attention_span);
+  const std::int64_t turns = sums + tiles * attention_span * attention_width(d, e);
+  return {all, sums, turns, turns + tiles + 1};
+}
+
 }  // namespace quipu::detail::on_cuda

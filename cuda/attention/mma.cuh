@@ -66,8 +66,8 @@ bool supports_mma(const Attention<T>& a) {
 /// call. `partial` is workspace for several `blocks` of keys.
 bool attention_forward_mma(const View& on, const Attention<float>& a, const View& o,
                            const LogSums& sums, const View& partial, const TpaBlocks& blocks);
-/// Backward likewise; `a.mean` is filled.
+/// Backward likewise, with its workspace, where `a.mean` and sizes are filled and turns are 0.
 bool attention_backward_mma(const View& on, const Attention<float>& a, const AttentionInputGrads& d,
-                            std::int64_t heads);
+                            std::int64_t heads, const AttentionSpace& space, float* words);
 
 }  // namespace quipu::detail::on_cuda

@@ -7,11 +7,18 @@
 
 namespace quipu::detail::on_cuda::attention_mma {
 
+/// The power of two that brings numbers up to `most`, which is finite, into the range of f16.
+__device__ __forceinline__ float scale_for(float most) {
+  constexpr float largest_scale = 0x1p126f, usual = 0x1p14f;
+  const float power = __uint_as_float(__float_as_uint(most) & 0x7f800000u);
+  return fminf(usual / power, largest_scale);
+}
+
 /// Powers of two that bring the gradients of scores into the range of f16, one for each of a lane's
 /// two rows. Sums of products have them as factors.
 struct RowScales {
-  static constexpr float largest_scale = 0x1p126f, most = 65000.0f, usual = 0x1p14f;
-  float scale[2] = {largest_scale, largest_scale};
+  static constexpr float most = 65000.0f;
+  float scale[2] = {0x1p126f, 0x1p126f};
 
   /// Lowers the scales as far as `d_s` needs it, and multiplies it by them and earlier sums by the
   /// change.
@@ -28,8 +35,7 @@ struct RowScales {
       }
       peak = fold_fragment_row(peak, [](float x, float y) { return fmaxf(x, y); });
       if (peak * scale[half] > most) {
-        const float power = __uint_as_float(__float_as_uint(peak) & 0x7f800000u);
-        const float lower = fminf(usual / power, largest_scale);
+        const float lower = scale_for(peak);
         change[half] = lower / scale[half];
         scale[half] = lower;
       }

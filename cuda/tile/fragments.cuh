@@ -31,10 +31,10 @@ struct SwizzledTile {
   static constexpr int chunks = width / 8;  // of 16 bytes, in a row
   static constexpr int size = height * chunks;
   static constexpr std::size_t bytes = sizeof(uint4) * size;
-  static_assert(chunks % 8 == 0);
+  static_assert(chunks % 8 == 0 || chunks == 4);
 
   __device__ __forceinline__ uint4& chunk(int row, int i) const {
-    return data[row * chunks + (i ^ (row & 7))];
+    return data[row * chunks + (i ^ swizzle(row))];
   }
   /// The word of two neighbouring elements.
   __device__ __forceinline__ unsigned& pair(int row, int column) const {
@@ -45,6 +45,10 @@ struct SwizzledTile {
   /// The A fragment of 16 rows and 16 columns.
   __device__ __forceinline__ void load_a(unsigned (&r)[4], int row, int column) const {
     load_lane_rows<false>(r, row, lane() % 16, column, lane() / 16);
+  }
+  /// The A fragment of the transposed tile: its rows are 16 columns of the tile.
+  __device__ __forceinline__ void load_a_transposed(unsigned (&r)[4], int row, int column) const {
+    load_lane_rows<true>(r, row, lane() / 16 * 8 + lane() % 8, column, lane() / 8 % 2);
   }
   /// Two B fragments of the tile: k runs over 16 of its rows, n over 16 columns.
   __device__ __forceinline__ void load_b(unsigned (&r)[4], int row, int column) const {
@@ -59,12 +63,16 @@ struct SwizzledTile {
 
  private:
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  /// Rows of 128 bytes and more differ in the chunk, shorter ones two by two.
+  __device__ __forceinline__ static int swizzle(int row) {
+    return chunks == 4 ? row / 2 & 3 : row & 7;
+  }
   /// Each lane brings a chunk of a row to ldmatrix. Of the swizzle, the lane's part is in the
   /// address and that of the column a constant; tiles are aligned to 128 bytes.
   template <bool transposed>
   __device__ __forceinline__ void load_lane_rows(unsigned (&r)[4], int row, int of_lane, int column,
                                                  int lane_chunk) const {
-    const uint4* const from = data + of_lane * chunks + (lane_chunk ^ (of_lane & 7));
+    const uint4* const from = data + of_lane * chunks + (lane_chunk ^ swizzle(of_lane));
     ptx::ldmatrix<4, transposed>(r, from, static_cast<unsigned>(column / 8 % 8 * 16),
                                  static_cast<unsigned>((row * chunks + column / 64 * 8) * 16));
   }
