@@ -64,6 +64,14 @@ struct BackwardTiles {
   __device__ __forceinline__ std::int64_t index_of(int from) const {
     return std::int64_t{at.head} * ((a.rows + span - 1) / span) + from / span;
   }
+  /// Whether the causal mask hides some keys of the block from some queries of a tile.
+  __device__ __forceinline__ bool is_partial(int from) const {
+    return a.causal && a.least_keys(from, from + span) < min(at.first + side, a.m);
+  }
+  /// How many blocks add to d_q of a tile before this one, which are those of later keys.
+  __device__ __forceinline__ int turn(int from) const {
+    return max(0, (a.most_keys(from, from + span) - 1) / side - at.first / side);
+  }
   /// Publishes what the block has added to d_q of the tile before the one at `from`. By thread 0.
   __device__ __forceinline__ void pass_turn(int from) const {
     if (at.done >= 0 && results.turns != nullptr) {
@@ -72,10 +80,12 @@ struct BackwardTiles {
     }
     at.done = from;
   }
-  __device__ __forceinline__ void wait_for_turn(int from, int turn) const {
-    if (turn == 0 || threadIdx.x > 0) return;
-    unsigned* const passed = results.turns + index_of(from);
-    while (ptx::load_acquire(passed) < static_cast<unsigned>(turn)) __nanosleep(64);
+  /// Until all blocks before this one have added to d_q of the tile. By thread 0.
+  __device__ __forceinline__ void wait_for_turn() const {
+    const auto before = static_cast<unsigned>(turn(at.done));
+    if (before == 0) return;
+    unsigned* const passed = results.turns + index_of(at.done);
+    while (ptx::load_acquire(passed) < before) __nanosleep(64);
   }
 
   __device__ __forceinline__ void fetch_own(int input, const AttentionView& x, int features) const {

@@ -11,6 +11,10 @@ struct Result {
       : view(g.wanted() && g.view.numel() > 0 ? AttentionView(g.view) : AttentionView()),
         add(g.add) {}
   __device__ __forceinline__ bool wanted() const { return view.data != nullptr; }
+  /// Whole vectors alone are stored, of the inputs' type or f32.
+  static bool suits(const Grad& g, DType dtype) {
+    return has_packed_rows(g.view, 3) && (g.view.dtype == dtype || g.view.dtype == f32);
+  }
 
   AttentionView view;
   bool add;
@@ -39,22 +43,16 @@ struct Staging {
     for (int i = static_cast<int>(threadIdx.x); i < count * chunks; i += threads) {
       const int row = i / chunks, column = i % chunks * 8;
       if (column >= features) continue;
-      const std::int64_t start = offsets.start<of_queries>(a, out, from + row) + column * out.step;
-      const float* const x = data + at(row, column);
-      const float4 low = reinterpret_cast<const float4*>(x)[0],
-                   high = reinterpret_cast<const float4*>(x)[1];
-      if (out.packed && out.dtype == element_dtype<E>) {
-        Packed<float, E>::put(out.data, out.dtype, start,
-                              {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, to.add);
-      } else if (out.packed && out.dtype == f32) {
+      const std::int64_t start = offsets.start<of_queries>(a, out, from + row) + column;
+      const auto* const x = reinterpret_cast<const float4*>(data + at(row, column));
+      const float4 low = x[0], high = x[1];
+      if (out.dtype == f32) {
         Packed<float, float>::put(out.data, f32, start, {low.x, low.y, low.z, low.w}, to.add);
         Packed<float, float>::put(out.data, f32, start + 4, {high.x, high.y, high.z, high.w},
                                   to.add);
       } else {
-#pragma unroll 1
-        for (int j = 0; j < 8; ++j) {
-          put_element(out.data, out.dtype, start + j * out.step, x[j], to.add);
-        }
+        Packed<float, E>::put(out.data, element_dtype<E>, start,
+                              {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, to.add);
       }
     }
   }
