@@ -131,7 +131,8 @@ template <int row_tiles, int column_tiles, class Left, class Right>
 __device__ __forceinline__ void add_product_transposed(float (&sums)[row_tiles][column_tiles][4],
                                                        const Left& left, int row,
                                                        const Right& right) {
-#pragma unroll
+  // Where accumulators leave few registers, no more fragments ahead than the swizzle has patterns.
+#pragma unroll(row_tiles == 1 ? 4 : Left::width / 16)
   for (int c = 0; c < Left::width; c += 16) {
     unsigned a[row_tiles][4];
 #pragma unroll
