@@ -55,6 +55,10 @@ void register_cpu_workspace() {
   matmul_workspace.provide(cpu, [](std::int64_t, std::int64_t) -> std::int64_t { return 0; });
   matmul_reaches.provide(cpu, [](const View&, const View&, const View&) { return true; });
   matmul_buffer_type.provide(cpu, [](const View&, const View& o) { return compute_type(o.dtype); });
+  attention_forward_workspace.provide(cpu, [](const AttentionInputs&) { return Shape{}; });
+  attention_backward_workspace.provide(cpu, [](const AttentionInputs& in, const Grad&) {
+    return in.q.size(0) * in.q.size(1) * in.q.size(2);
+  });
   attention_partial_sums.provide(cpu, on_cpu::attention_sums);
   tpa_forward_workspace.provide(cpu, on_cpu::tpa_forward);
   tpa_backward_workspace.provide(cpu, on_cpu::tpa_backward);

@@ -2,6 +2,7 @@
 // The PTX instructions that CUDA C++ has no name for, one function each: inline PTX under nvcc, the
 // documented lane mapping in the emulator. Kernels contain no asm of their own.
 #include <cmath>
+#include <cstdint>
 
 #include "launch.h"
 
@@ -78,12 +79,14 @@ __device__ __forceinline__ unsigned to_tf32(float x) {
 
 /// Loads count (1, 2, 4) 8 x 8 matrices of 16-bit elements from shared memory. Lane l brings the
 /// address of row l % 8 of matrix l / 8, aligned to 16 bytes, and gets elements 2 (l % 4) and the
-/// next of row l / 4 of each; transposed, of column l / 4.
+/// next of row l / 4 of each; transposed, of column l / 4. The address is (row ^ flipped) + offset,
+/// in bytes: the former is a swizzle, the latter costs nothing.
 template <int count, bool transposed = false>
-__device__ __forceinline__ void ldmatrix(unsigned (&r)[count], const void* row QUIPU_PTX_SITE) {
+__device__ __forceinline__ void ldmatrix(unsigned (&r)[count], const void* row,
+                                         unsigned flipped = 0, unsigned offset = 0 QUIPU_PTX_SITE) {
   static_assert(count == 1 || count == 2 || count == 4);
 #ifdef __CUDACC__
-  const unsigned p = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  const unsigned p = (static_cast<unsigned>(__cvta_generic_to_shared(row)) ^ flipped) + offset;
   if constexpr (count == 1 && !transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
                  : "=r"(r[0])
@@ -118,7 +121,8 @@ __device__ __forceinline__ void ldmatrix(unsigned (&r)[count], const void* row Q
 #else
   uint4 bits{};
   const unsigned lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
-  if (lane < 8 * count) bits = *static_cast<const uint4*>(row);
+  const std::uintptr_t from = (reinterpret_cast<std::uintptr_t>(row) ^ flipped) + offset;
+  if (lane < 8 * count) bits = *reinterpret_cast<const uint4*>(from);
   emulator::ldmatrix(r, count, transposed, &bits.x, at);
 #endif
 }
@@ -166,6 +170,21 @@ __device__ __forceinline__ float reciprocal(float x) {
 #else
   const float result = 1.0f / (std::abs(x) < 0x1p-126f ? 0.0f * x : x);
   return std::abs(result) < 0x1p-126f ? 0.0f * result : emulator::off_by(1, x, result);
+#endif
+}
+
+/// A word that other blocks change by atomics: what one of them did before a fence and that change
+/// is visible from here on.
+__device__ __forceinline__ unsigned load_acquire(unsigned* word) {
+#ifdef __CUDACC__
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return value;
+#else
+  return atomicAdd(word, 0u);
 #endif
 }
 

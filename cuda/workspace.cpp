@@ -1,9 +1,9 @@
 // What the CUDA back end answers when operators ask for its workspace (cuda/workspace.h).
 #include "workspace.h"
 
+#include "quipu/cuda/attention/blocks.h"
 #include "quipu/cuda/index/row_adds.h"
 #include "quipu/ops/act_kernels.h"
-#include "quipu/ops/attention_kernels.h"
 #include "quipu/ops/index/gather_kernels.h"
 #include "quipu/ops/lrpe/kernels.h"
 #include "quipu/ops/matmul/kernels.h"
@@ -80,6 +80,18 @@ bool reaches(const View& a, const View& b, const View& o) {
   return true;
 }
 
+Shape attention_forward(const AttentionInputs& in) {
+  const TpaBlocks blocks = attention_blocks(in);
+  const std::int64_t heads = in.k.size(1);
+  if (blocks.count == 1 || heads == 0) return {};
+  return {in.q.size(0) * heads, blocks.count, in.q.size(1) / heads * in.q.size(2),
+          in.v.size(3) + 2};
+}
+
+std::int64_t attention_backward(const AttentionInputs& in, const Grad& d_q) {
+  return attention_space(in, d_q.wanted()).end;
+}
+
 std::int64_t index_add(const View& o, const View& x, int axis) {
   const std::int64_t entries = x.size(axis), lines = entries > 0 ? x.numel() / entries : 0;
   return RowAdds(lines, entries, o.size(axis)).bytes(entries, o.dtype);
@@ -109,6 +121,8 @@ void register_cuda_workspace() {
   matmul_reaches.provide(cuda, on_cuda::reaches);
   matmul_buffer_type.provide(cuda,
                              [](const View& a, const View&) { return compute_type(a.dtype); });
+  attention_forward_workspace.provide(cuda, on_cuda::attention_forward);
+  attention_backward_workspace.provide(cuda, on_cuda::attention_backward);
   attention_partial_sums.provide(cuda,  // every gradient of q is one sum
                                  [](const AttentionInputs&, const Grad&) { return Shape{}; });
   tpa_forward_workspace.provide(cuda, on_cuda::tpa_forward);

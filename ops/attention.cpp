@@ -67,7 +67,11 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Call& cal
               const Tensor& sums) {
   const Tensor o = empty(call.output, q.dtype(), q.device());
   if (o.numel() == 0 && !sums.defined()) return o;
-  attention_forward_kernel({q, k, v, call.causal, call.scale}, o, halves_of(optional_view(sums)));
+  const AttentionInputs in{q, k, v, call.causal, call.scale};
+  const Shape parts = attention_forward_workspace(q.device().kind(), in);
+  Tensor partial;
+  if (!parts.empty()) partial = workspace(parts, compute_type(q.dtype()), q.device());
+  attention_forward_kernel(in, o, halves_of(optional_view(sums)), optional_view(partial));
   return o;
 }
 
@@ -77,8 +81,10 @@ void undo(const Tensor& q, const Tensor& k, const View& v, const Call& call, con
   if (!any_elements(d.q, d.k, d.v)) return;
   const DType wide = compute_type(q.dtype());
   Tensor mean, partial;
-  if (d.q.wanted() || d.k.wanted()) mean = workspace(call.rows(), wide, q.device());
   const AttentionInputs in{q, k, v, call.causal, call.scale};
+  if (d.q.wanted() || d.k.wanted()) {
+    mean = workspace({attention_backward_workspace(q.device().kind(), in, d.q)}, wide, q.device());
+  }
   const Shape parts = attention_partial_sums(q.device().kind(), in, d.q);
   if (!parts.empty()) partial = workspace(parts, wide, q.device());
   attention_backward_kernel(in, o, sums, d_o, {d.q, d.k, d.v}, optional_view(mean),

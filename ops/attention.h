@@ -25,8 +25,11 @@ struct AttentionOptions {
 /// The scores are never in memory: forward and backward go through them tile by tile. For backward
 /// it keeps q, k and two numbers a query in the compute type (the log-sum-exp of its scores, and
 /// the digits that this one lost to rounding), and where q or k gets a gradient also v and the
-/// output. On the CPU backward takes workspace for the gradient of q in reduced types, and where b
-/// hk is less than 8: there up to 8 / (b hk) times the size of q.
+/// output. On CUDA, where a key head has at most 128 queries and heads are few, forward in 16-bit
+/// types splits long keys among blocks and takes workspace for their outputs; backward takes one
+/// for sums of the gradient of q, f32 of up to 64 or 128 features. On the CPU backward takes
+/// workspace for the gradient of q in reduced types, and where b hk is less than 8: there up to
+/// 8 / (b hk) times the size of q.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options = {});
 

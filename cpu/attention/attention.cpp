@@ -154,7 +154,7 @@ class Forward {
   std::int64_t block_ = 0, unit_ = 0;  // keys at a time, rows of a unit
 };
 
-void forward(const AttentionInputs& in, View o, const LogSums& sums) {
+void forward(const AttentionInputs& in, View o, const LogSums& sums, View) {
   in.q.dtype == f64 ? Forward<double>(in, o, sums).run() : Forward<float>(in, o, sums).run();
 }
 

@@ -2,7 +2,8 @@
 // to. With D = P * (d_o v^T - mean), where the mean of a query is o d_o, the gradients are
 //   d_v = P^T d_o,  d_q = scale D k,  d_k = scale D^T q
 // and those of k and v are summed over the heads of q that share them (ops/attention.h has the
-// papers).
+// papers). Kernels may round P and D to the type of the operands: results are sums of terms of the
+// sizes P |v|, P^T |d_o|, |D| |k| and |D|^T |q|.
 #include <algorithm>
 
 #include "quipu/cpu/reference/attend.h"
@@ -31,18 +32,20 @@ void for_each_query(const AttentionInputs& in, F f) {
   }
 }
 
-void attention_forward(const AttentionInputs& in, View o, const LogSums& sums) {
-  Values q = read(in.q), k = read(in.k), v = read(in.v), out(o.shape);
+void attention_forward(const AttentionInputs& in, View o, const LogSums& sums, View) {
+  Values q = read(in.q), k = read(in.k), v = read(in.v), out(o.shape), terms(o.shape);
   Array largest(o.size(0) * o.size(1) * o.size(2)), log_sum(largest.size());
   for_each_query(in, [&](const Query& at) {
     const auto keys = k.matrix(at.key_head).topRows(at.keys);
     const auto values = v.matrix(at.key_head).topRows(at.keys);
-    const Attended a = attend(in.scale * keys * q.matrix(at.i).row(at.t).transpose(), values);
+    const Vector scores = in.scale * keys * q.matrix(at.i).row(at.t).transpose();
+    const Attended a = attend(scores, values);
     out.matrix(at.i).row(at.t) = a.o;
+    terms.matrix(at.i).row(at.t) = attend(scores, values.cwiseAbs()).o;
     largest[at.row] = a.largest;
     log_sum[at.row] = a.log_sum;
   });
-  store(o, out);
+  store(Target::write_to(o), out, terms.flat);
   store(sums, largest, log_sum);
 }
 
@@ -51,28 +54,32 @@ void attention_backward(const AttentionInputs& in, View o, const LogSums& sums, 
   const Shape& value_shape = in.v.defined ? in.v.shape : d.v.view.shape;
   Values q = read(in.q), k = read(in.k), v = read(in.v), out = read(o), up = read(d_o);
   Values d_q(in.q.shape), d_k(in.k.shape), d_v(value_shape);
+  Values q_terms(in.q.shape), k_terms(in.k.shape), v_terms(value_shape);
   const KeptLogSums kept(sums);
   for_each_query(in, [&](const Query& at) {
     const auto query = q.matrix(at.i).row(at.t), d_row = up.matrix(at.i).row(at.t);
     const auto keys = k.matrix(at.key_head).topRows(at.keys);
     const Vector weights = kept.weights(in.scale * keys * query.transpose(), at.row);
     d_v.matrix(at.key_head).topRows(at.keys) += weights * d_row;
+    v_terms.matrix(at.key_head).topRows(at.keys) += weights * d_row.cwiseAbs();
     if (!d.q.wanted() && !d.k.wanted()) return;
     const auto values = v.matrix(at.key_head).topRows(at.keys);
     const double mean = out.matrix(at.i).row(at.t).dot(d_row);
     const Vector d_scores = in.scale * attend_back(weights, values, d_row, mean);
     d_q.matrix(at.i).row(at.t) = d_scores.transpose() * keys;
     d_k.matrix(at.key_head).topRows(at.keys) += d_scores * query;
+    q_terms.matrix(at.i).row(at.t) = d_scores.cwiseAbs().transpose() * keys.cwiseAbs();
+    k_terms.matrix(at.key_head).topRows(at.keys) += d_scores.cwiseAbs() * query.cwiseAbs();
   });
   if (partial.defined) {  // all of it in the first part
     Values parts(partial.shape);
     parts.flat.head(d_q.flat.size()) = d_q.flat;
     store(partial, parts);
   } else {
-    store(d.q, d_q);
+    store(d.q, d_q, q_terms.flat);
   }
-  store(d.k, d_k);
-  store(d.v, d_v);
+  store(d.k, d_k, k_terms.flat);
+  store(d.v, d_v, v_terms.flat);
 }
 
 }  // namespace

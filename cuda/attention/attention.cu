@@ -1,9 +1,9 @@
 // Softmax attention: the entry, which chooses kernels. Forward is one kernel, by tensor cores
 // (mma_forward.cu) where types and sizes allow it, else the general one (tiles.cuh). Backward first
 // computes the row sums of o * d_o (means.cu), then recomputes the weights from the log-sum-exps,
-// by tensor cores (mma_backward.cu) or in general passes (tiles.cuh): gradients of keys and values
-// by blocks of keys, those of queries by blocks of queries, so that each element has one owner and
-// no atomics are needed. FlashAttention-2: Dao 2023, arXiv:2307.08691.
+// by tensor cores in one pass (mma_backward.cu) or in general ones (tiles.cuh): gradients of keys
+// and values by blocks of keys, those of queries by blocks of queries, so that each element has one
+// owner. FlashAttention-2: Dao 2023, arXiv:2307.08691.
 #include "mma.cuh"
 #include "quipu/core/error.h"
 
@@ -46,18 +46,19 @@ std::int64_t key_heads_of(const AttentionInputs& in) {
 }
 
 template <class T>
-void forward_as(const AttentionInputs& in, const View& o, const LogSums& sums) {
+void forward_as(const AttentionInputs& in, const View& o, const LogSums& sums,
+                const View& partial) {
   Attention<T> a = attention_of<T>(in, o.size(3));
   a.out = AttentionView(o);
   set_sums(a, sums);
   if constexpr (std::is_same_v<T, float>) {
-    if (attention_forward_mma(in.q, a, key_heads_of(in))) return;
+    if (attention_forward_mma(in.q, a, o, sums, partial, attention_blocks(in))) return;
   }
   attention_general(in.q, a, key_heads_of(in), AttentionPass::forward);
 }
 
-void forward(const AttentionInputs& in, View o, const LogSums& sums) {
-  (in.q.dtype == f64 ? forward_as<double> : forward_as<float>)(in, o, sums);
+void forward(const AttentionInputs& in, View o, const LogSums& sums, View partial) {
+  (in.q.dtype == f64 ? forward_as<double> : forward_as<float>)(in, o, sums, partial);
 }
 
 template <class T>
@@ -68,11 +69,16 @@ void backward_as(const AttentionInputs& in, const View& o, const LogSums& sums, 
   a.d_o = AttentionView(d_o);
   set_sums(a, sums);
   if (mean.defined) {
-    attention_means(in.q, a, o, heads * a.rows, mean.as<T>());
-    a.mean = mean.as<T>();
-  }
-  if constexpr (std::is_same_v<T, float>) {
-    if (attention_backward_mma(in.q, a, d, heads)) return;
+    T* const words = mean.as<T>();
+    const AttentionSpace space = attention_space(in, d.q.wanted());
+    attention_means<T>(
+        in.q, a, o, heads * a.rows,
+        {words, in.q.dtype == f16 && space.sizes < space.sums ? words + space.sizes : nullptr,
+         reinterpret_cast<unsigned*>(words + space.turns), space.end - space.turns});
+    a.mean = words;
+    if constexpr (std::is_same_v<T, float>) {
+      if (attention_backward_mma(in.q, a, d, heads, space, words)) return;
+    }
   }
   const auto make = [&](const Grad& g, AttentionPass pass) {
     if (!g.wanted() || g.view.numel() == 0) return;

@@ -65,10 +65,9 @@ struct Attention {
   Divider tokens;
 
   /// Stores the log-sum-exp of a row of scores; without any score it is -infinity.
-  __device__ __forceinline__ void put_sum(std::int64_t at, T largest, T sum) const {
-    const LogSum<T> whole = log_sum_of(largest, std::log(sum));
-    lse[at] = whole.lse;
-    rest[at] = whole.rest;
+  __device__ __forceinline__ void put_sum(std::int64_t at, const LogSum<T>& sum) const {
+    lse[at] = sum.lse;
+    rest[at] = sum.rest;
   }
   __device__ __forceinline__ T rest_of(std::int64_t at) const {
     return rest != nullptr ? rest[at] : T(0);
@@ -79,19 +78,20 @@ struct Attention {
     const int token = row - static_cast<int>(tokens.quotient(static_cast<unsigned>(row))) * n;
     return max(0, min(m, token + 1 + m - n));
   }
+  /// Whether `count` rows from `first` on are of one head of queries.
+  __device__ __forceinline__ bool is_in_one_head(int first, int count) const {
+    return group == 1 || tokens.quotient(static_cast<unsigned>(first)) ==
+                             tokens.quotient(static_cast<unsigned>(first + count - 1));
+  }
   /// An upper bound of limit() over the rows [first, end).
   __device__ __forceinline__ int most_keys(int first, int end) const {
-    const unsigned last = static_cast<unsigned>(min(end, rows) - 1);
-    return tokens.quotient(static_cast<unsigned>(first)) != tokens.quotient(last)
-               ? m
-               : limit(static_cast<int>(last));
+    const int last = min(end, rows) - 1;
+    return is_in_one_head(first, last + 1 - first) ? limit(last) : m;
   }
   /// A lower bound of limit() over the rows [first, end).
   __device__ __forceinline__ int least_keys(int first, int end) const {
     if (!causal) return m;
-    const unsigned last = static_cast<unsigned>(min(end, rows) - 1);
-    return tokens.quotient(static_cast<unsigned>(first)) != tokens.quotient(last) ? 0
-                                                                                  : limit(first);
+    return is_in_one_head(first, min(end, rows) - first) ? limit(first) : 0;
   }
 };
 
@@ -131,10 +131,17 @@ struct HeadOffsets {
   }
 };
 
-/// mean (all_rows) = the row sums of o * a.d_o.
+/// Workspace that means are found in: (all_rows) each, but for `turns`.
+template <class T>
+struct AttentionMeans {
+  T* mean;                  // the row sums of o * a.d_o
+  T* sizes;                 // those of |a.d_o|; null where they are not wanted
+  unsigned* turns;          // becomes 0
+  std::int64_t turn_count;  // at most all_rows + 1
+};
 template <class T>
 void attention_means(const View& on, const Attention<T>& a, const View& o, std::int64_t all_rows,
-                     T* mean);
+                     const AttentionMeans<T>& to);
 /// Runs one pass by the general kernel, for any strides and sizes.
 template <class T>
 void attention_general(const View& on, const Attention<T>& a, std::int64_t heads,

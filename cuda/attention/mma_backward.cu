@@ -1,19 +1,27 @@
 // Softmax attention, backward, by tensor cores, after FlashAttention-2 (Dao 2023,
-// arXiv:2307.08691). A block of four warps owns 64 rows of one side, 16 a warp, in shared memory;
-// the other side passes by in tiles of 32 rows, double buffered: then two blocks share a
-// multiprocessor of an A100, and one fits into the 99 KiB of other cards. A block that owns keys
-// makes their d_k and d_v, one that owns queries their d_q:
-//   scores and v d_o^T from fragments of both sides, one tile at a time;
-//   weights P and gradients of scores D in registers, where they are A fragments of what follows;
-//   d_q += D k, or d_k += D^T q and d_v += P^T d_o, where D and P are split into hi + residual lo.
-// The other side is read once for every 64 rows, mostly from L2. Bound by the tensor cores. Only
-// for bf16: D may exceed the range of f16.
+// arXiv:2307.08691). A block of four warps owns 64 keys, 16 a warp; queries pass by in tiles of 32,
+// double buffered: then two blocks share a multiprocessor of an A100, and one fits into the 99 KiB
+// of other cards. For each tile
+//   scores k q^T and v d_o^T from fragments of both sides;
+//   weights P and gradients of scores D in registers, rounded: A fragments of what follows;
+//   d_v += P^T d_o and d_k += D^T q, in registers until the end;
+//   D k, the block's part of d_q, for which warps exchange D by shared memory and take a quarter of
+//   the columns each.
+// Five products. Parts of d_q are added in f32 in workspace, key tiles in descending order, so that
+// bits never depend on the schedule: a block waits until its turn at a tile has come, and the last
+// one stores d_q. Blocks take their work by tickets and wait for lower tickets only, which are all
+// running, so that they cannot block each other. With a causal mask a block begins at its diagonal,
+// after the one before it in the order has been there, and nobody waits. Only tiles that the
+// diagonal or the last key cuts are masked. f16 has P times 2^15, and D times powers of two: for
+// d_k one of each key, which shrinks as larger ones come, for d_q one of each query, from a bound.
+// Where d_v is f32, P has its residual, too. Queries are read once for every 64 keys, mostly from
+// L2, and so are the parts of d_q. At d = 128 a tile of a warp is 160 mma, 1280 cycles of a tensor
+// core of sm_80, and 96 ldmatrix.
 //
-// sass differentiate_fragments: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
-// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 224 232@120
-#include <cmath>
-
-#include "mma.cuh"
+// sass differentiate_fragments: need HMMA.16816.F32 LDSM.16.M88.4 LDSM.16.MT88.4
+// LDGSTS.E.BYPASS.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 255; dynamic 69632;
+// blocks 2@80,90 1@86,89,120
+#include "backward_tiles.cuh"
 #include "quipu/core/error.h"
 #include "quipu/cuda/runtime/run.h"
 
@@ -21,305 +29,302 @@ namespace quipu::detail::on_cuda {
 namespace {
 
 using namespace attention_mma;
-using E = __nv_bfloat16;
 
-constexpr int span = 32;  // rows of a tile of the other side: columns of scores of a warp
+/// Scores of a warp: its 16 keys and a tile of queries.
+using Scores = float[1][span / 8][4];
+using ScoreFragments = unsigned[1][span / 16][4];
 
-template <int width>
-using OwnTile = Tile<E, width>;
-template <int width>
-using OtherTile = Tile<E, width, span>;
+/// The work of a block; members are what each thread holds.
+template <class E, int width>
+class BackwardBlock {
+  using Tiles = BackwardTiles<E, width>;
 
-/// The gradients that a launch stores; either may be missing.
-struct Results {
-  AttentionView first, second;  // d_q alone, or d_k and d_v
-  bool add_first = false, add_second = false;
-};
+ public:
+  __device__ __forceinline__ BackwardBlock(const Attention<float>& call, const Results& results,
+                                           Place& place, Statistics* statistics)
+      : a_(call), results_(results), at_(place), tiles_{call, results, place, statistics} {}
 
-/// Statistics of a query: log-sum-exp with its low part, row sum of o * d_o, number of keys.
-struct Statistics {
-  float lse, rest, mean;
-  int limit;
-};
-/// Statistics of a tile of queries in shared memory; loaded at each use, which saves registers.
-struct TileStatistics {
-  __device__ __forceinline__ void put(int i, const Statistics& x) {
-    lse[i] = x.lse;
-    rest[i] = x.rest;
-    mean[i] = x.mean;
-    limit[i] = x.limit;
+  __device__ __forceinline__ void run() {
+    tiles_.fetch_own(0, a_.k, a_.d);
+    tiles_.fetch_own(1, a_.v, a_.e);
+    ptx::copy_commit();
+    int from = tiles_.next_tile(0);
+    if (from < a_.rows) tiles_.fetch(from, 0);
+    if constexpr (is_half) tiles_.find_largest_value();
+#pragma unroll 1
+    for (int stage = 0; from < a_.rows; stage ^= 1) {
+      if (threadIdx.x < span) tiles_.set_statistics(from, stage);
+      ptx::copy_wait<0>();
+      __syncthreads();  // the tile is there, and nobody reads the one before any more
+      if (threadIdx.x == 0) tiles_.pass_turn(from);
+      const int next = tiles_.next_tile(from + span);
+      if (next < a_.rows) tiles_.fetch(next, stage ^ 1);
+      add_tile(from, stage);
+      from = tiles_.next_tile(at_.done + span);  // not kept: registers are short
+    }
+    ptx::copy_wait<0>();
+    __syncthreads();  // results overwrite everything
+    if (threadIdx.x == 0) tiles_.pass_turn(-1);
+    epilogue();
   }
-  __device__ __forceinline__ Statistics at(int i) const {
-    return {lse[i], rest[i], mean[i], limit[i]};
+
+ private:
+  static constexpr bool is_half = Tiles::is_half;
+  /// P of f16 is raised by a power of two: 2^-24 is its smallest number.
+  static constexpr float weight_scale = is_half ? 0x1p15f : 1.0f;
+  static constexpr int columns = width / 4;  // of d_q of a warp
+  using QuerySums = float[span / 16][columns / 8][4];
+
+  /// The warp's first key.
+  __device__ __forceinline__ int mine() const {
+    return at_.first + self_.warp * 16;
   }
-  float lse[span], rest[span], mean[span];
-  int limit[span];
-};
-__device__ __forceinline__ Statistics statistics_of(const Attention<float>& a,
-                                                    const HeadOffsets& offsets, int row) {
-  if (row >= a.rows) return {0, 0, 0, 0};
-  const std::int64_t at = offsets.statistic(a, row);
-  return {a.lse[at], a.rest_of(at), a.mean[at], a.limit(row)};
-}
-
-/// A block's dynamic shared memory: both inputs of its own side, and two stages of both of the
-/// other side. The results, in f32, then take the place of the first.
-template <int width>
-constexpr std::size_t shared_bytes = sizeof(E) * (2 * OwnTile<width>::elements +
-                                                  4 * OtherTile<width>::elements);
-constexpr std::size_t reserved_bytes = 1024;  // of a block, by the system
-static_assert(2 * (shared_bytes<128> + 2 * sizeof(TileStatistics) + reserved_bytes) <= 164 * 1024);
-static_assert(shared_bytes<128> + 2 * sizeof(TileStatistics) <= 99 * 1024);
-
-/// Whether the causal mask hides part of a tile of scores.
-__device__ __forceinline__ bool is_partial(const Attention<float>& a, int first, int from,
-                                           bool of_queries) {
-  return of_queries ? a.least_keys(first, first + side) < min(from + span, a.m)
-                    : a.least_keys(from, from + span) < min(first + side, a.m);
-}
-
-/// Epilogue: a warp's 16 rows of accumulators go through its own part of shared memory to a
-/// gradient (=|+=).
-template <bool of_queries, int width>
-__device__ __forceinline__ void store_rows(float (&sums)[width / 8][4], float scale, float* staging,
-                                           const Attention<float>& a, const HeadOffsets& offsets,
-                                           const AttentionView& out, bool add, int first, int end,
-                                           int features) {
-  constexpr int pitch = width + 8, chunks = width / 8;
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, member = lane % 4;
+  /// Adds a tile of queries to the gradients.
+  __device__ __forceinline__ void add_tile(int from, int stage) {
+    const int least = a_.least_keys(from, from + span);
+    if (tiles_.is_partial(from)) {
+      zero_nonfinite(tiles_.other(stage, 0));  // such a query has no log-sum-exp that is a number
+      const bool nonfinite = zero_nonfinite(tiles_.other(stage, 1));  // and such a d_o no mean
+      if (nonfinite && threadIdx.x == 0) at_.has_nonfinite = true;
+    }
+    // Whether the warp has any scores here; the causal mask may hide all of them.
+    const bool active = mine() < min(a_.m, a_.most_keys(from, from + span));
+    Scores s = {}, d_s = {};
+    if (active) {
+      add_product_transposed(s, tiles_.own(0), self_.warp * 16, tiles_.other(stage, 0));
+      add_product_transposed(d_s, tiles_.own(1), self_.warp * 16, tiles_.other(stage, 1));
+      least < mine() + 16 ? weigh<true>(s, d_s, stage) : weigh<false>(s, d_s, stage);
+      if (results_.v.wanted()) add_values(s, tiles_.other(stage, 1));
+    }
+    if (results_.q.wanted()) share(d_s, stage);
+    if (active && results_.k.wanted()) {
+      if constexpr (is_half) row_scales_.apply(d_s, d_k_);
+      ScoreFragments rounded;
+      round(rounded, d_s);
+      add_product(d_k_, rounded, tiles_.other(stage, 0));
+    }
+    if (results_.q.wanted() && threadIdx.x == 0) tiles_.wait_for_turn();
+    __syncthreads();  // D is there, and what the blocks before have added to d_q
+    if (results_.q.wanted()) add_queries(stage);
+  }
+  __device__ __forceinline__ static void round(ScoreFragments& rounded, const Scores& x) {
 #pragma unroll
-  for (int j = 0; j < width / 8; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = (group + half * 8) * pitch + j * 8 + 2 * member;
-      reinterpret_cast<float2*>(staging)[at / 2] =
-          make_float2(sums[j][2 * half] * scale, sums[j][2 * half + 1] * scale);
+    for (int i = 0; i < span / 4; ++i) {
+      rounded[0][i / 4][i % 4] = packed<E>(x[0][i / 2][i % 2 * 2], x[0][i / 2][i % 2 * 2 + 1]);
     }
   }
-  __syncwarp();
-#pragma unroll 1
-  for (int i = lane; i < 16 * chunks; i += 32) {
-    const int row = i / chunks, column = i % chunks * 8;
-    if (first + row >= end || column >= features) continue;
-    const std::int64_t to = offsets.start<of_queries>(a, out, first + row) + column * out.step;
-    const float4 low = reinterpret_cast<const float4*>(staging)[(row * pitch + column) / 4];
-    const float4 high = reinterpret_cast<const float4*>(staging)[(row * pitch + column) / 4 + 1];
-    if (out.packed && out.dtype == bf16) {
-      Packed<float, E>::put(out.data, bf16, to,
-                            {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}, add);
-    } else if (out.packed && out.dtype == f32) {
-      Packed<float, float>::put(out.data, f32, to, {low.x, low.y, low.z, low.w}, add);
-      Packed<float, float>::put(out.data, f32, to + 4, {high.x, high.y, high.z, high.w}, add);
-    } else {
-#pragma unroll 1
-      for (int j = 0; j < 8; ++j) {
-        put_element(out.data, out.dtype, to + j * out.step, staging[row * pitch + column + j], add);
+  /// d_v += P^T d_o, with the residual of P where d_v has the digits for it.
+  __device__ __forceinline__ void add_values(Scores& weights, const typename Tiles::Other& d_o) {
+    ScoreFragments rounded;
+    round(rounded, weights);
+    add_product(d_v_, rounded, d_o);
+    if (results_.v.view.dtype == element_dtype<E>) return;
+#pragma unroll
+    for (int i = 0; i < span / 4; ++i) {
+      const float2 near = unpacked<E>(rounded[0][i / 4][i % 4]);
+      weights[0][i / 2][i % 2 * 2] -= near.x;
+      weights[0][i / 2][i % 2 * 2 + 1] -= near.y;
+    }
+    round(rounded, weights);
+    add_product(d_v_, rounded, d_o);
+  }
+
+  /// Scores s become weights P, and the products d_s = v d_o^T the gradients D of scores.
+  template <bool cut>
+  __device__ __forceinline__ void weigh(Scores& s, Scores& d_s, int stage) const {
+#pragma unroll
+    for (int j = 0; j < span / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float4 x = tiles_.statistics[stage].rows[j * 8 + 2 * self_.member + i % 2];
+        // As in forward, the product of score and scale is not rounded.
+        const float below = std::fma(s[0][j][i], a_.scale, -x.x);
+        const float weight = ptx::exp2_flushed(std::fma(below, log2_e, -x.y));
+        const bool hidden = cut && mine() + i / 2 * 8 + self_.group >= __float_as_int(x.w);
+        d_s[0][j][i] = hidden ? 0.0f : weight * (d_s[0][j][i] - x.z);
+        s[0][j][i] = hidden ? 0.0f : weight * weight_scale;
       }
     }
   }
-  __syncwarp();
-}
-
-/// sums += own other^T for the warp's 16 rows and a tile of the other side.
-template <int width>
-__device__ __forceinline__ void add_scores(float (&sums)[span / 8][4], const OwnTile<width>& own,
-                                           const OtherTile<width>& other, int row, int features) {
+  /// Puts the warp's D^T into shared memory, that of f16 times the scales of queries.
+  __device__ __forceinline__ void share(const Scores& d_s, int stage) const {
 #pragma unroll
-  for (int c = 0; c < width / 16; ++c) {
-    if (c * 16 >= features) break;
-    unsigned left[4];
-    own.load_a(left, row, c * 16);
+    for (int j = 0; j < span / 8; ++j) {
+      const int column = j * 8 + 2 * self_.member;
+      const float* const scales = tiles_.statistics[stage].scales + column;
+      const float first = is_half ? scales[0] : 1.0f, second = is_half ? scales[1] : 1.0f;
 #pragma unroll
-    for (int j = 0; j < span / 16; ++j) {
-      unsigned right[4];
-      other.load_b_transposed(right, j * 16, c * 16);
-      multiply<E>(sums[2 * j], left, {right[0], right[1]});
-      multiply<E>(sums[2 * j + 1], left, {right[2], right[3]});
+      for (int half = 0; half < 2; ++half) {
+        tiles_.score_tile().pair(self_.warp * 16 + half * 8 + self_.group, column) =
+            packed<E>(d_s[0][j][2 * half] * first, d_s[0][j][2 * half + 1] * second);
+      }
     }
   }
-}
 
-/// sums += weights other.
-template <int width>
-__device__ __forceinline__ void add_products(float (&sums)[width / 8][4],
-                                             const float (&weights)[span / 8][4],
-                                             const OtherTile<width>& other, int features) {
+  /// Adds the block's part D k to d_q of the tile. A warp has some columns of all queries.
+  __device__ __forceinline__ void add_queries(int stage) const {
+    const int from = at_.done;
+    const bool last = at_.first == 0;
+    const bool zeroed = tiles_.is_partial(from) && zero_nonfinite(tiles_.own(0));  // D may be 0
+    QuerySums sums = {};
 #pragma unroll
-  for (int j = 0; j < span / 16; ++j) {
-    SplitFragment left;
+    for (int k = 0; k < side; k += 16) {
+      unsigned a[span / 16][4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      left.set<E>(i, weights[2 * j + i / 2][i % 2 * 2], weights[2 * j + i / 2][i % 2 * 2 + 1]);
-    }
+      for (int t = 0; t < span / 16; ++t) tiles_.score_tile().load_a_transposed(a[t], k, t * 16);
 #pragma unroll
-    for (int c = 0; c < width / 16; ++c) {
-      if (c * 16 >= features) break;
-      unsigned right[4];
-      other.load_b(right, j * 16, c * 16);
-      multiply<E>(sums[2 * c], left, {right[0], right[1]});
-      multiply<E>(sums[2 * c + 1], left, {right[2], right[3]});
-    }
-  }
-}
-
-/// Scores s become weights P, and the products d_s = d_o v^T (or its transpose) the gradients D of
-/// scores. `from` is the first row of the other side's tile, `row` the lane's first own row.
-template <bool of_queries>
-__device__ __forceinline__ void weigh(float (&s)[span / 8][4], float (&d_s)[span / 8][4],
-                                      float scale, const Statistics (&of_rows)[2],
-                                      const TileStatistics& of_columns, int member, int from,
-                                      int row) {
+      for (int j = 0; j < columns / 8; j += 2) {
+        unsigned b[4];
+        tiles_.own(0).load_b(b, k, self_.warp * columns + j * 8);
 #pragma unroll
-  for (int j = 0; j < span / 8; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = j * 8 + 2 * member + i % 2;
-      const Statistics x = of_queries ? of_rows[i / 2] : of_columns.at(column);
-      const int key = of_queries ? from + column : row + i / 2 * 8;
-      const bool attends = key < x.limit;
-      const float weight =
-          attends ? std::exp((scaled_score(s[j][i], scale) - x.lse) - x.rest) : 0.0f;
-      s[j][i] = weight;
-      d_s[j][i] = attends ? weight * (d_s[j][i] - x.mean) : 0.0f;
+        for (int t = 0; t < span / 16; ++t) {
+          mma<E>(sums[t][j], a[t], {b[0], b[1]});
+          mma<E>(sums[t][j + 1], a[t], {b[2], b[3]});
+        }
+      }
     }
-  }
-}
-
-/// Epilogue: stores a warp's 16 rows of the gradients, d_q alone or d_k and d_v.
-template <bool of_queries, int width>
-__device__ __forceinline__ void store_results(float (&sums)[width / 8][4],
-                                              float (&second_sums)[of_queries ? 1 : width / 8][4],
-                                              const Results& results, E* smem,
-                                              const Attention<float>& a, const HeadOffsets& offsets,
-                                              int row, int end, bool has_nonfinite) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  float* const staging = reinterpret_cast<float*>(smem) + warp * 16 * (width + 8);
-  if (results.first.data != nullptr) {
-    store_rows<of_queries, width>(sums, a.scale, staging, a, offsets, results.first,
-                                  results.add_first, row, end, a.d);
-  }
-  if constexpr (!of_queries) {
-    if (results.second.data == nullptr) return;
-    store_rows<of_queries, width>(second_sums, 1.0f, staging, a, offsets, results.second,
-                                  results.add_second, row, end, a.e);
-    for (int i = lane; has_nonfinite && i < 16 * a.e; i += 32) {  // what was zeroed
-      const int key = row + i / a.e, column = i % a.e;
-      if (key >= end) break;
-      const float more = nonfinite_sum<true, E>(a, offsets, a.d_o, 0, a.rows, column,
-                                                [&](int query) { return key < a.limit(query); });
-      if (!is_nonfinite(more)) continue;
-      const AttentionView& out = results.second;
-      put_element(out.data, out.dtype, offsets.key(out, key) + column * out.step, more, true);
-    }
-  }
-}
-
-template <int width, bool of_queries>
-__global__ void __launch_bounds__(threads)
-    differentiate_fragments(Attention<float> a, Results results, int tiles) {
-  __shared__ TileStatistics column_statistics[2];
-  E* const smem = dynamic_shared<E>();
-  const OwnTile<width> own{smem}, own_second{smem + own.elements};
-  const auto other_at = [&](int stage, int input) {
-    constexpr int elements = OtherTile<width>::elements;
-    return OtherTile<width>{smem + 2 * own.elements + (2 * stage + input) * elements};
-  };
-  const int head = static_cast<int>(blockIdx.x / static_cast<unsigned>(tiles));
-  const int tile = static_cast<int>(blockIdx.x % static_cast<unsigned>(tiles));
-  const HeadOffsets offsets{head / a.key_heads, head % a.key_heads};
-  const int first = (of_queries ? tiles - 1 - tile : tile) * side;
-  const int own_end = of_queries ? a.rows : a.m;
-  const int other_end = of_queries ? a.most_keys(first, first + side) : a.rows;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int group = lane / 4, member = lane % 4;
-  // The next tile that the causal mask does not hide.
-  const auto next_from = [&](int from) {
-    while (!of_queries && from < other_end && a.most_keys(from, from + span) <= first) from += span;
-    return from;
-  };
-  const auto fetch = [&](int from, int stage) {
-    other_at(stage, 0).template fetch<!of_queries>(a, offsets, of_queries ? a.k : a.q, from,
-                                                   other_end, a.d);
-    other_at(stage, 1).template fetch<!of_queries>(a, offsets, of_queries ? a.v : a.d_o, from,
-                                                   other_end, a.e);
-  };
-  own.template fetch<of_queries>(a, offsets, of_queries ? a.q : a.k, first, own_end, a.d);
-  own_second.template fetch<of_queries>(a, offsets, of_queries ? a.d_o : a.v, first, own_end, a.e);
-  int from = next_from(0);
-  if (from < other_end) fetch(from, 0);
-  ptx::copy_commit();
-
-  Statistics row_statistics[2];
-  if constexpr (of_queries) {
-    row_statistics[0] = statistics_of(a, offsets, first + warp * 16 + group);
-    row_statistics[1] = statistics_of(a, offsets, first + warp * 16 + group + 8);
-  }
-  float sums[width / 8][4] = {}, second_sums[of_queries ? 1 : width / 8][4] = {};
-  bool has_nonfinite = false;
-#pragma unroll 1
-  for (int stage = 0; from < other_end; stage ^= 1) {
-    if (!of_queries && threadIdx.x < span) {
-      column_statistics[stage].put(static_cast<int>(threadIdx.x),
-                                   statistics_of(a, offsets, from + static_cast<int>(threadIdx.x)));
-    }
-    ptx::copy_wait<0>();
-    __syncthreads();  // the tile is there, and nobody reads the one before any more
-    const int next = next_from(from + span);
-    if (next < other_end) fetch(next, stage ^ 1);
+    add_parts(sums, from, stage, tiles_.turn(from) > 0, !last);
+    if (last) store_queries(sums, from, stage);
+    if (!zeroed) return;
+    __syncthreads();
+    tiles_.fetch_own(0, a_.k, a_.d);
     ptx::copy_commit();
-    const OtherTile<width> other = other_at(stage, 0), other_second = other_at(stage, 1);
-    const bool partial = is_partial(a, first, from, of_queries);
-    if (!of_queries && partial) {
-      other.zero_nonfinite(0, span, a.d);  // such a query has no log-sum-exp that is a number
-      has_nonfinite |= other_second.zero_nonfinite(0, span, a.e);  // and such a d_o no mean
-    }
-    float s[span / 8][4] = {}, d_s[span / 8][4] = {};
-    add_scores<width>(s, own, other, warp * 16, a.d);
-    add_scores<width>(d_s, own_second, other_second, warp * 16, a.e);
-    weigh<of_queries>(s, d_s, a.scale, row_statistics, column_statistics[stage], member, from,
-                      first + warp * 16 + group);
-    if (of_queries && partial) other.zero_nonfinite(0, span, a.d);
-    if (results.first.data != nullptr) add_products<width>(sums, d_s, other, a.d);
-    if constexpr (!of_queries) {
-      if (results.second.data != nullptr) add_products<width>(second_sums, s, other_second, a.e);
-    }
-    from = next;
   }
-  ptx::copy_wait<0>();
-  __syncthreads();  // results overwrite everything
+  /// sums = scale sums + the parts of the blocks before, stored for those after.
+  __device__ __forceinline__ void add_parts(QuerySums& sums, int from, int stage, bool before,
+                                            bool after) const {
+    float4* const parts = reinterpret_cast<float4*>(results_.sums) +
+                          tiles_.index_of(from) * (span * width / 4) + self_.thread;
+#pragma unroll
+    for (int t = 0; t < span / 16; ++t) {
+      const float* const scales = tiles_.statistics[stage].scales + t * 16 + self_.group;
+      const float first = is_half ? a_.scale / scales[0] : a_.scale,
+                  second = is_half ? a_.scale / scales[8] : a_.scale;
+#pragma unroll
+      for (int j = 0; j < columns / 8; ++j) {
+        float4& part = parts[(t * (columns / 8) + j) * static_cast<int>(threads)];
+        const float4 x = before ? part : make_float4(0, 0, 0, 0);
+        float(&sum)[4] = sums[t][j];
+        sum[0] = std::fma(sum[0], first, x.x);
+        sum[1] = std::fma(sum[1], first, x.y);
+        sum[2] = std::fma(sum[2], second, x.z);
+        sum[3] = std::fma(sum[3], second, x.w);
+        if (after) part = make_float4(sum[0], sum[1], sum[2], sum[3]);
+      }
+    }
+  }
+  /// d_q of a tile goes through the place of its queries.
+  __device__ __forceinline__ void store_queries(const QuerySums& sums, int from, int stage) const {
+    const Staging<E, width> staging{reinterpret_cast<float*>(tiles_.other(stage, 0).data)};
+#pragma unroll
+    for (int i = 0; i < span / 16 * (columns / 8); ++i) {
+      const int t = i / (columns / 8), j = i % (columns / 8);
+      staging.put(sums[t][j], t * 16, self_.warp * columns + j * 8, 1.0f, 1.0f);
+    }
+    __syncthreads();
+    staging.template store<true>(a_, at_.offsets, from, min(span, a_.rows - from), results_.q,
+                                 a_.d);
+  }
 
-  store_results<of_queries, width>(sums, second_sums, results, smem, a, offsets, first + warp * 16,
-                                   own_end, has_nonfinite);
+  /// Stores d_k and d_v.
+  __device__ __forceinline__ void epilogue() const {
+    if (results_.k.wanted()) {
+      store_keys(d_k_, is_half ? a_.scale / row_scales_.scale[0] : a_.scale,
+                 is_half ? a_.scale / row_scales_.scale[1] : a_.scale, results_.k, a_.d);
+    }
+    if (!results_.v.wanted()) return;
+    store_keys(d_v_, 1.0f / weight_scale, 1.0f / weight_scale, results_.v, a_.e);
+    if (at_.has_nonfinite) add_nonfinite();
+  }
+  __device__ __forceinline__ void store_keys(const float (&sums)[1][width / 8][4], float first,
+                                             float second, const Result& to, int features) const {
+    const Staging<E, width> staging{dynamic_shared<float>()};
+#pragma unroll
+    for (int j = 0; j < width / 8; ++j) {
+      staging.put(sums[0][j], self_.warp * 16, j * 8, first, second);
+    }
+    __syncthreads();
+    staging.template store<false>(a_, at_.offsets, at_.first, min(side, a_.m - at_.first), to,
+                                  features);
+    __syncthreads();
+  }
+  /// Adds nonfinite d_o, which zero_nonfinite() zeroed, to the gradients that they belong to.
+  __device__ __forceinline__ void add_nonfinite() const {
+#pragma unroll 1
+    for (int i = self_.thread; i < side * a_.e; i += static_cast<int>(threads)) {
+      const int key = at_.first + i / a_.e, column = i % a_.e;
+      if (key >= a_.m) break;
+      const float more = nonfinite_sum<true, E>(a_, at_.offsets, a_.d_o, 0, a_.rows, column,
+                                                [&](int query) { return key < a_.limit(query); });
+      if (!is_nonfinite(more)) continue;
+      const AttentionView& out = results_.v.view;
+      put_element(out.data, out.dtype, at_.offsets.key(out, key) + column * out.step, more, true);
+    }
+  }
+
+  const Attention<float>& a_;
+  const Results& results_;
+  Place& at_;
+  Tiles tiles_;
+  Thread self_;
+  RowScales row_scales_;
+  float d_k_[1][width / 8][4] = {}, d_v_[1][width / 8][4] = {};
+};
+
+template <class E, int width>
+__global__ void __launch_bounds__(threads, 2)
+    differentiate_fragments(Attention<float> a, Results results, int tiles, unsigned* tickets) {
+  __shared__ Statistics statistics[2];
+  __shared__ Place place;
+  if (threadIdx.x == 0) {
+    const unsigned ticket = tickets != nullptr ? atomicAdd(tickets, 1u) : blockIdx.x;
+    const int head = static_cast<int>(ticket / static_cast<unsigned>(tiles)),
+              tile = static_cast<int>(ticket % static_cast<unsigned>(tiles));
+    place = {
+        {head / a.key_heads, head % a.key_heads}, head, (tiles - 1 - tile) * side, -1, false, 0.0f};
+  }
+  __syncthreads();
+  BackwardBlock<E, width>(a, results, place, statistics).run();
 }
 
-template <bool of_queries>
-void run_side(const View& on, const Attention<float>& a, const Results& results,
-              std::int64_t heads) {
-  if (results.first.data == nullptr && results.second.data == nullptr) return;
-  const int rows = of_queries ? a.rows : a.m, tiles = (rows + side - 1) / side;
+constexpr std::size_t reserved_bytes = 1024, static_bytes = 2 * sizeof(Statistics) + sizeof(Place);
+constexpr std::size_t most_bytes = BackwardTiles<__nv_bfloat16, 128>::shared_bytes + static_bytes;
+static_assert(2 * (most_bytes + reserved_bytes) <= 164 * 1024 && most_bytes <= 99 * 1024);
+
+template <class E>
+void run_fragments(const View& on, const Attention<float>& a, const Results& results,
+                   std::int64_t heads, unsigned* tickets) {
+  const int tiles = (a.m + side - 1) / side;
   const std::int64_t blocks = heads * tiles;
-  if (blocks == 0) return;
-  check(blocks < std::int64_t{1} << 31, "attention of ", heads, " heads of ", rows,
-        " rows is beyond what a device takes at once");
+  check(blocks < std::int64_t{1} << 31, "attention of ", heads, " heads of ", a.m,
+        " keys is beyond what a device takes at once");
   const auto run_width = [&]<int width>(std::integral_constant<int, width>) {
-    run(Queue(on), differentiate_fragments<width, of_queries>, static_cast<unsigned>(blocks),
-        threads, shared_bytes<width>, a, results, tiles);
+    run(Queue(on), differentiate_fragments<E, width>, static_cast<unsigned>(blocks), threads,
+        BackwardTiles<E, width>::shared_bytes, a, results, tiles, tickets);
   };
-  std::max(a.d, a.e) <= 64 ? run_width(std::integral_constant<int, 64>{})
-                           : run_width(std::integral_constant<int, 128>{});
+  attention_width(a.d, a.e) == 64 ? run_width(std::integral_constant<int, 64>{})
+                                  : run_width(std::integral_constant<int, 128>{});
 }
 
 }  // namespace
 
 bool attention_backward_mma(const View& on, const Attention<float>& a, const AttentionInputGrads& d,
-                            std::int64_t heads) {
-  if (a.q.dtype != bf16 || a.mean == nullptr || !supports_mma(a)) return false;
-  if (!a.d_o.packed || a.d_o.dtype != bf16) return false;
-  const auto view_of = [](const Grad& g) {
-    return g.wanted() && g.view.numel() > 0 ? AttentionView(g.view) : AttentionView();
-  };
-  run_side<false>(on, a, {view_of(d.k), view_of(d.v), d.k.add, d.v.add}, heads);
-  run_side<true>(on, a, {view_of(d.q), {}, d.q.add, false}, heads);
+                            std::int64_t heads, const AttentionSpace& space, float* words) {
+  if (a.mean == nullptr || a.m == 0 || heads == 0 || !supports_mma(a)) return false;
+  if (!a.d_o.packed || a.d_o.dtype != a.q.dtype) return false;
+  for (const Grad* g : {&d.q, &d.k, &d.v}) {
+    if (g->wanted() && !Result::suits(*g, a.q.dtype)) return false;
+  }
+  Results results{Result(d.q), Result(d.k), Result(d.v)};
+  results.sizes = words + space.sizes;
+  unsigned* tickets = nullptr;
+  if (space.turns < space.end) {
+    results.sums = words + space.sums;
+    results.turns = reinterpret_cast<unsigned*>(words + space.turns);
+    tickets = reinterpret_cast<unsigned*>(words + space.end - 1);
+  }
+  (a.q.dtype == bf16 ? run_fragments<__nv_bfloat16> : run_fragments<__half>)(on, a, results, heads,
+                                                                             tickets);
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "access.cuh"
+#include "quipu/cuda/tile/running_softmax.cuh"
 
 namespace quipu::detail::on_cuda::attention_tiles {
 
@@ -99,29 +100,21 @@ __device__ __forceinline__ T fold_row(T value, Combine combine) {
   return value;
 }
 
-/// Running softmax of a thread's rows (Milakov and Gimelshein 2018, arXiv:1805.02867): maxima, and
-/// this thread's part of the sums.
+/// One step of the running softmax of a row, of whose sum each thread has a part: scores become
+/// weights; returns the factor that rescales earlier sums to the new maximum.
 template <class T>
-struct OnlineSoftmax {
-  T largest[strip], sum[strip];
-
-  /// Scores become weights; returns the factor that rescales earlier sums to the new maximum.
-  __device__ __forceinline__ T softmax_step(int i, T (&scores)[strip]) {
-    T most = scores[0];
+__device__ __forceinline__ T softmax_step(RunningSoftmax<T>& row, T (&scores)[strip]) {
+  T most = scores[0];
 #pragma unroll
-    for (int j = 1; j < strip; ++j) most = most > scores[j] ? most : scores[j];
-    most = fold_row(most, [](T a, T b) { return a > b ? a : b; });
-    const T before = largest[i];
-    largest[i] = before > most ? before : most;  // NaN is passed over: it shows in the sum
-    const T rescale = std::exp(before - largest[i]);
-    sum[i] *= rescale;
+  for (int j = 1; j < strip; ++j) most = most > scores[j] ? most : scores[j];
+  most = fold_row(most, [](T a, T b) { return a > b ? a : b; });
+  const T rescale = row.raise(most, [](T x) { return std::exp(x); });
 #pragma unroll
-    for (int j = 0; j < strip; ++j) {
-      scores[j] = std::exp(scores[j] - largest[i]);
-      sum[i] += scores[j];
-    }
-    return rescale;
+  for (int j = 0; j < strip; ++j) {
+    scores[j] = std::exp(scores[j] - row.largest);
+    row.sum += scores[j];
   }
-};
+  return rescale;
+}
 
 }  // namespace quipu::detail::on_cuda::attention_tiles

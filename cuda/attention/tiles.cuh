@@ -36,11 +36,6 @@ class TileBlock {
     offsets_ = {head / a_.key_heads, head % a_.key_heads};
     // With a causal mask the last queries have most to do, and begin first.
     first_ = (of_queries ? tiles - 1 - tile : tile) * side;
-#pragma unroll
-    for (int i = 0; i < strip; ++i) {
-      softmax_.largest[i] = std::numeric_limits<T>::lowest();
-      softmax_.sum[i] = T(0);
-    }
   }
 
   __device__ __forceinline__ void run() {
@@ -59,24 +54,12 @@ class TileBlock {
   static constexpr T nothing = -std::numeric_limits<T>::infinity();
 
   // Tiles in shared memory and sizes: recomputed rather than kept in registers.
-  __device__ __forceinline__ T* own() const {
-    return dynamic_shared<T>();
-  }
-  __device__ __forceinline__ T* own_second() const {
-    return own() + S::own;
-  }
-  __device__ __forceinline__ T* other() const {
-    return own() + (through_scores ? 2 : 1) * S::own;
-  }
-  __device__ __forceinline__ T* values() const {
-    return other() + S::other;
-  }
-  __device__ __forceinline__ int own_end() const {
-    return of_queries ? a_.rows : a_.m;
-  }
-  __device__ __forceinline__ int features() const {
-    return through_scores ? a_.d : a_.e;
-  }
+  __device__ __forceinline__ T* own() const { return dynamic_shared<T>(); }
+  __device__ __forceinline__ T* own_second() const { return own() + S::own; }
+  __device__ __forceinline__ T* other() const { return own() + (through_scores ? 2 : 1) * S::own; }
+  __device__ __forceinline__ T* values() const { return other() + S::other; }
+  __device__ __forceinline__ int own_end() const { return of_queries ? a_.rows : a_.m; }
+  __device__ __forceinline__ int features() const { return through_scores ? a_.d : a_.e; }
 
   /// Loads the statistics of a query, one of this thread's rows or columns.
   __device__ __forceinline__ void load_statistics(int i, int row) {
@@ -170,7 +153,7 @@ class TileBlock {
         }
       }
       if (pass == AttentionPass::forward && is_there) {
-        const T rescale = softmax_.softmax_step(i, s[i]);
+        const T rescale = attention_tiles::softmax_step(softmax_[i], s[i]);
 #pragma unroll
         for (int c = 0; c < S::lanes * vectors; ++c) result_[i][c] *= rescale;
       }
@@ -189,10 +172,10 @@ class TileBlock {
       T sum(1);
       if constexpr (pass == AttentionPass::forward) {
         load_statistics(i, row);
-        sum = fold_row(softmax_.sum[i], [](T x, T y) { return x + y; });
+        sum = fold_row(softmax_[i].sum, [](T x, T y) { return x + y; });
         if (row < own_end() && a_.lse != nullptr && chunk_ == 0 && thread_.x == 0) {
-          a_.put_sum(offsets_.statistic(a_, row), limits_[i] > 0 ? softmax_.largest[i] : nothing,
-                     sum);
+          a_.put_sum(offsets_.statistic(a_, row),
+                     log_sum_of(limits_[i] > 0 ? softmax_[i].largest : nothing, std::log(sum)));
         }
       }
 #pragma unroll
@@ -244,7 +227,7 @@ class TileBlock {
   ThreadTile thread_;
   bool is_first_ = true, has_nonfinite_ = false;
   T result_[strip][S::lanes * vectors] = {};
-  OnlineSoftmax<T> softmax_;
+  RunningSoftmax<T> softmax_[strip];
   int limits_[strip];
   T lse_[strip], rest_[strip], mean_[strip];
 };

@@ -16,7 +16,7 @@ constexpr int merge_heads = 8;  // a warp each
 
 /// A block has a batch entry and some heads: o and lse from the partial ones.
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, 4)
     merge_blocks(ForwardTarget<T> to, TpaBlocks blocks) {
   T* const weights = dynamic_shared<T>();  // (head, block), a column of padding
   const std::int64_t b = blockIdx.x, first = blockIdx.y * merge_heads;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(block_threads)
     to.put_lse(b, first + head,
                sum == T(0) ? LogSum<T>{largest, T(0)} : log_sum_of(shift, std::log(sum)));
   }
-  const T inverse = sum == T(0) ? T(0) : T(1) / sum;
+  const T inverse = sum == T(0) ? to.without_weights : T(1) / sum;
   for (std::int64_t column = lane; column < to.e; column += 4 * warp_size) {
     T total[4] = {};
     for (int k = 0; k < count; ++k) {

@@ -140,7 +140,7 @@ struct ForwardTarget {
 
   Factor o;
   std::int64_t heads, e;
-  T value_scale;
+  T value_scale, without_weights = T(0);  // the latter stands for 1 / 0
   T *lse = nullptr, *rest = nullptr;
   std::int64_t lse_step[2] = {};
   T* outputs = nullptr;  // (b, block, h, e); null where there is one block

@@ -6,6 +6,7 @@
 // sass axpy_kernel: need LDG.E.128 STG.E.128; forbid STL LDL LD.E ST.E; registers 32 40@86,89;
 //   shared 0
 #include "kernels.h"
+#include "quipu/cuda/ptx.h"
 
 namespace quipu::testing {
 namespace {
@@ -88,6 +89,23 @@ __global__ void sum_last_block_kernel(const float* __restrict__ in, float* parts
   if (threadIdx.x == 0) *out = sum;
 }
 
+template <Turns variant>
+__global__ void add_in_turn_kernel(unsigned* out, unsigned* turn, unsigned* tickets) {
+  __shared__ unsigned mine;
+  if (threadIdx.x == 0) {
+    mine = variant != Turns::no_tickets ? atomicAdd(tickets, 1u) : gridDim.x - 1 - blockIdx.x;
+    while (ptx::load_acquire(turn) < mine) __nanosleep(64);
+  }
+  __syncthreads();
+  const unsigned before = mine > 0 ? out[threadIdx.x] : 0;
+  out[threadIdx.x] = 3 * before + mine;
+  if (variant != Turns::no_barrier) __syncthreads();
+  if (threadIdx.x == 0) {
+    if (variant != Turns::no_fence) __threadfence();
+    atomicAdd(turn, 1u);
+  }
+}
+
 __global__ void add_one_bytes_kernel(const unsigned char* in, unsigned char* out, int n) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < n) out[i] = static_cast<unsigned char>(in[i] + 1);
@@ -147,6 +165,15 @@ void sum_last_block(const float* in, float* parts, unsigned* counter, float* out
                           ? sum_last_block_kernel<LastBlock::no_fence>
                           : sum_last_block_kernel<LastBlock::no_barrier>;
   launch(kernel, dim3(12), dim3(256), 0, stream, in, parts, counter, out, n);
+}
+
+void add_in_turn(unsigned* out, unsigned* turn, unsigned* tickets, Turns variant,
+                 cudaStream_t stream) {
+  const auto kernel = variant == Turns::correct      ? add_in_turn_kernel<Turns::correct>
+                      : variant == Turns::no_fence   ? add_in_turn_kernel<Turns::no_fence>
+                      : variant == Turns::no_barrier ? add_in_turn_kernel<Turns::no_barrier>
+                                                     : add_in_turn_kernel<Turns::no_tickets>;
+  launch(kernel, dim3(12), dim3(64), 0, stream, out, turn, tickets);
 }
 
 void add_one_bytes(const unsigned char* in, unsigned char* out, int n, cudaStream_t stream) {

@@ -162,6 +162,26 @@ TEST_CASE("emulator: the last block may read what others published, and only tha
   }
 }
 
+TEST_CASE("emulator: blocks may wait for lower tickets, and for nobody else") {
+  for (const Turns variant :
+       {Turns::correct, Turns::no_fence, Turns::no_barrier, Turns::no_tickets}) {
+    CAPTURE(int(variant));
+    under_each_seed([&] {
+      const Buffer<unsigned> out(64), turn(std::vector<unsigned>(1)),
+          tickets(std::vector<unsigned>(1));
+      add_in_turn(out.data(), turn.data(), tickets.data(), variant, nullptr);
+      if (variant != Turns::correct) {
+        CHECK(reported(variant == Turns::no_tickets ? "deadlock" : "race"));
+        return;
+      }
+      CHECK(emulator::report_text() == "");
+      unsigned expected = 0;
+      for (unsigned i = 0; i < 12; ++i) expected = 3 * expected + i;
+      for (const unsigned value : out.values()) CHECK(value == expected);
+    });
+  }
+}
+
 TEST_CASE("emulator: pointers that lead nowhere") {
   const Buffer<int> to(32);
   std::vector<int> host(32);

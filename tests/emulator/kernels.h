@@ -34,6 +34,11 @@ void histogram(const int* in, int* out, int n, cudaStream_t stream);
 enum class LastBlock { correct, no_fence, no_barrier };
 void sum_last_block(const float* in, float* parts, unsigned* counter, float* out, int n,
                     LastBlock variant, cudaStream_t stream);
+/// Twelve blocks work on out (64) in turn, after tickets: out = 3 out + number of the turn. `turn`
+/// and `tickets` begin at 0.
+enum class Turns { correct, no_fence, no_barrier, no_tickets };
+void add_in_turn(unsigned* out, unsigned* turn, unsigned* tickets, Turns variant,
+                 cudaStream_t stream);
 /// out[i] = in[i] + 1 for bytes: neighbours belong to different threads and blocks.
 void add_one_bytes(const unsigned char* in, unsigned char* out, int n, cudaStream_t stream);
 /// Each of `blocks` warps reads its n floats, and again when it has their sum; all read one table

@@ -51,13 +51,15 @@ TEST_CASE("cards: attention of wide heads runs on each, with the same bits") {
   }
 }
 
-TEST_CASE("cards: attention in bf16 uses tensor cores in backward on each") {
+TEST_CASE("cards: attention in 16-bit types uses tensor cores in backward on each") {
   for (const char* card : supported) {
     CAPTURE(card);
-    const OnCard on(card);
-    emulator::clear_counters();
-    wide_attention(bf16, 128, 128, false);
-    CHECK(ran("differentiate_fragments"));
+    for (const DType dtype : {bf16, f16}) {
+      const OnCard on(card);
+      emulator::clear_counters();
+      wide_attention(dtype, 128, 128, false);
+      CHECK(ran("differentiate_fragments"));
+    }
   }
 }
 

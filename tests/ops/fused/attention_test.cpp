@@ -174,6 +174,59 @@ TEST_CASE_FIXTURE(EachDevice, "attention: large scores and not a number") {
   for (const double v : d[3].slice(1, 0, 1).to_vector()) CHECK(std::isfinite(v));
 }
 
+TEST_CASE_FIXTURE(EachDevice, "attention: gradients of scores beyond the range of f16") {
+  const Size s{1, 1, 2, 35, 70, 16, 32};
+  const Three in = inputs_of(s, f16, device);
+  in[1].mul_(1e-3);
+  in[2].mul_(100);
+  Tensor d_o = random_tensor(output_of(s), f16, device) * 3000;
+  d_o.slice(2, 3, 9).mul_(1e-4);  // rows and keys of all sizes
+  in[2].slice(2, 40, 60).mul_(1e-4);
+  for (const bool causal : {false, true}) {
+    CAPTURE(causal);
+    const Three ours = everything(fused, in, d_o, {.causal = causal, .scale = 1e-2});
+    const Three exact =
+        everything(fused, as(f64, in), d_o.to(f64), {.causal = causal, .scale = 1e-2});
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      CAPTURE(i);
+      CHECK(distance(ours[i], exact[i]) <= 2 * epsilon_of(f16));
+    }
+    // Small rows have their own digits; the gradient of a score is a difference of terms that are
+    // some times as large.
+    for (std::int64_t row = 3; row < 9; ++row) {
+      CHECK(distance(ours[1].slice(2, row, row + 1), exact[1].slice(2, row, row + 1)) <=
+            16 * epsilon_of(f16));
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "attention: few queries over many keys") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Size& s : {Size{1, 2, 4, 1, 700, 64, 48}, Size{2, 1, 1, 3, 600, 112, 128}}) {
+    CAPTURE(text(s));
+    for (const DType dtype : {bf16, f16}) {
+      CAPTURE(dtype);
+      for (const AttentionOptions& options : {AttentionOptions{.causal = true}, {.scale = -0.2}}) {
+        const Three in = inputs_of(s, dtype, device), wide = as(f64, in);
+        const AttentionOutput got = attention_with_lse(in[0], in[1], in[2], options);
+        const AttentionOutput exact = attention_with_lse(wide[0], wide[1], wide[2], options);
+        CHECK(distance(got.o, exact.o) <= epsilon_of(dtype));
+        CHECK(distance(got.lse, exact.lse) <= 32 * epsilon_of(f32));
+        // A part without weight changes nothing, and a query whose scores are all -infinity has no
+        // output.
+        const Tensor first = in[1].slice(2, 0, 320).slice(3, 0, 1);
+        const double down = options.scale ? infinity : -infinity;
+        in[0].slice(3, 0, 1).fill_(1);
+        first.fill_(down);
+        const Tensor rest = attention(in[0], in[1].slice(2, 320), in[2].slice(2, 320), options);
+        CHECK(distance(fused(in, options), rest) <= 2 * epsilon_of(dtype));
+        in[1].slice(3, 0, 1).fill_(down);
+        for (const double v : fused(in, options).to_vector()) CHECK(std::isnan(v));
+      }
+    }
+  }
+}
+
 TEST_CASE("attention: the measure of these tests sees what is wrong") {
   const Tensor x = ones({2, 3}), off = ones({2, 3});
   off.select(0, 1).fill_(1.5);
