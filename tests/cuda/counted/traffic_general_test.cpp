@@ -61,6 +61,31 @@ TEST_CASE("traffic: sums, running sums and extremes read once") {
   }
 }
 
+/// The share of what is loaded from device memory that comes 16 bytes a lane at a time.
+double share_in_packs(const Traffic& t) {
+  double all = 0, packs = 0;
+  for (const emulator::LineTraffic& line : t.lines) {
+    if (line.shared || std::string(line.kind) != "load") continue;
+    all += static_cast<double>(line.traffic.bytes);
+    if (line.lane_bytes == 16) packs += static_cast<double>(line.traffic.bytes);
+  }
+  return packs / all;
+}
+
+TEST_CASE("traffic: sums and losses move 16 bytes at a time, wherever rows begin") {
+  const std::int64_t rows = 8, vocabulary = 50257;
+  const Tensor x = values({rows, vocabulary}, bf16), columns = values({2048, 64}, bf16);
+  const Tensor targets = zeros({rows}, i64, cuda);
+  const Tensor leaf = x.detach().set_requires_grad();
+  CHECK(share_in_packs(traffic_of([&] { sum(x, 1); })) > 0.99);
+  CHECK(share_in_packs(traffic_of([&] { sum(x); })) > 0.99);
+  CHECK(share_in_packs(traffic_of([&] { sum(columns, 0); })) > 0.95);  // partial sums are f64
+  CHECK(share_in_packs(traffic_of([&] {
+          Tape tape;
+          tape.backward(cross_entropy(leaf, targets));
+        })) > 0.99);
+}
+
 TEST_CASE("traffic: random numbers and dropout") {
   const std::int64_t n = 64 * 1024;
   for (const DType dtype : {f32, bf16}) {
