@@ -132,6 +132,7 @@ struct SumLoop {
           b[k] = fetch<Chunk>(in.b, at[2]);
           c[k] = fetch<Chunk>(in.c, at[3]);
         } else if (count > 1 && inside) {
+#pragma unroll 1
           for (int j = 0; j < count; ++j) {
             if (first + j < 0 || first + j >= row_length) continue;
             totals[0].add(
@@ -155,14 +156,18 @@ struct SumLoop {
   __device__ __forceinline__ void begin_before_row() {
     using E = typename Chunk::Element;
     const bool has_a = in.a.kind == Source<T>::chunk;
-    const E* const row = static_cast<const E*>(has_a ? in.a.data : in.b.data) + base[has_a ? 1 : 2];
-    before = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(E));
+    const auto* const of_a = static_cast<const E*>(in.a.data) + base[1];
+    const auto* const of_b = static_cast<const E*>(in.b.data) + base[2];
+    const auto place = reinterpret_cast<std::uintptr_t>(has_a ? of_a : of_b);
+    before = static_cast<int>(place % 16 / sizeof(E));
     base[1] -= in.a.kind == Source<T>::chunk ? before : 0;
     base[2] -= in.b.kind == Source<T>::chunk ? before : 0;
     base[3] -= in.c.kind == Source<T>::chunk ? before : 0;
   }
   __device__ __forceinline__ static T entry(const Source<T>& source, std::int64_t at, int j) {
-    return source.at(source.kind == Source<T>::chunk ? at + j : at);
+    if (source.kind == Source<T>::number) return source.value;
+    const auto* const elements = static_cast<const typename Chunk::Element*>(source.data);
+    return converted<T>(elements[source.kind == Source<T>::chunk ? at + j : at]);
   }
 };
 
