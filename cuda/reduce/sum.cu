@@ -200,6 +200,7 @@ __global__ void __launch_bounds__(block_threads, 1)
       for (int s = 0; s < S; ++s) sums[s] = again[s].value();
     }
   }
+#pragma unroll
   for (int s = 0; s < S; ++s) {
     const Sum<T> sum = join_lanes(plan, self, sums[s], shared, Add<Sum<T>>{});
     if (!active || self.lane != 0) continue;
