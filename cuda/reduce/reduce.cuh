@@ -10,6 +10,9 @@
 
 namespace quipu::detail::on_cuda {
 
+/// For every GPU of today and of some years to come.
+inline constexpr std::int64_t enough_blocks = 512;
+
 /// How a reduction is split among threads.
 struct ReducePlan {
   std::uint32_t outputs = 1, reduced = 1;  // how many positions of each kind
@@ -59,7 +62,6 @@ __device__ __forceinline__ S join_lanes(const ReducePlan& plan, const ReduceThre
 inline ReducePlan plan_reduction(std::int64_t outputs, std::int64_t reduced, bool lanes_first,
                                  std::int64_t most_partials, bool in_packs = false) {
   const std::int64_t per_lane = in_packs ? 4 : 8;  // positions at least, else fewer lanes do
-  constexpr std::int64_t enough_blocks = 512;  // for every GPU of today and of some years to come
   ReducePlan plan;
   plan.outputs = static_cast<std::uint32_t>(outputs);
   plan.reduced = static_cast<std::uint32_t>(reduced);

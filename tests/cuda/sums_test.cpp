@@ -93,6 +93,28 @@ TEST_CASE("cuda: sums of rows that begin and end anywhere") {
   }
 }
 
+TEST_CASE("cuda: sums over dimensions that do not lie one behind the other") {
+  if (!is_available(cuda)) return;
+  Generator generator(9);
+  const Tensor all = randn({6, 3, 70, 72}, f32, cuda, generator);
+  for (const DType dtype : {f32, bf16}) {
+    CAPTURE(dtype);
+    const Tensor x = all.to(dtype), of_host = x.to(cpu).to(f64);
+    const Tensor odd = x.slice(3, 0, 71), odd_of_host = of_host.slice(3, 0, 71);
+    const auto check_sum = [&](const Tensor& got, const Tensor& wanted, double size) {
+      const std::vector<double> a = got.to_vector(), b = wanted.to_vector();
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        const double allowed = epsilon_of(dtype) / 2 * std::abs(b[i]) + size * 0x1p-44;
+        CHECK_MESSAGE(std::abs(a[i] - b[i]) <= allowed, "sum ", i, ": ", a[i], " not ", b[i]);
+      }
+    };
+    for (const Axes& dims : {Axes{0, 2}, Axes{0, 3}, Axes{1, 3}, Axes{1, 2}}) {
+      check_sum(sum(x, dims), sum(of_host, dims), 1e3);
+      check_sum(sum(odd, dims), sum(odd_of_host, dims), 1e3);
+    }
+  }
+}
+
 TEST_CASE("cuda: sums keep what single roundings lose, and infinities and overflows are f64's") {
   if (!is_available(cuda)) return;
   const double infinity = std::numeric_limits<double>::infinity(), large = 3e38;

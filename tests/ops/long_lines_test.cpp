@@ -57,7 +57,7 @@ TEST_CASE_FIXTURE(EachDevice, "long lines: rms_norm and cross_entropy") {
 TEST_CASE_FIXTURE(EachDevice, "long lines: cross_entropy of rows that begin anywhere") {
   const auto loss = [](const Inputs& in) { return cross_entropy(in[0], in[1]); };
   for (const DType dtype : {f64, f32, bf16, f16}) {
-    for (const std::int64_t length : {131, 1500, 2053}) {
+    for (const int length : {131, 1500, 2053}) {
       CAPTURE(dtype);
       CAPTURE(length);
       const Tensor wide = normals({3, 2 * length}, dtype, device);
