@@ -75,7 +75,9 @@ Source<T> source_of(const Operands& in, int i, const Layout<4>& layout) {
   if (i >= in.count) return {};
   if (in[i].is_scalar) return {nullptr, DType::f32, Source<T>::number, scalar_as<T>(in[i].value)};
   const auto v = static_cast<std::size_t>(i) + 1;
-  const auto kind = layout.strides[v].back() == 0 ? Source<T>::element : Source<T>::chunk;
+  const Strides& strides = layout.strides[v];
+  const bool repeats = strides.empty() || strides.back() == 0;
+  const auto kind = repeats ? Source<T>::element : Source<T>::chunk;
   return {address(in[i].view, layout.starts[v]), in[i].view.dtype, kind, T(0)};
 }
 /// Chunks lie along the last dimension of the layout.

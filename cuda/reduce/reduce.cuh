@@ -44,13 +44,13 @@ struct ReduceThread {
 template <class S, class Join>
 __device__ __forceinline__ S join_lanes(const ReducePlan& plan, const ReduceThread& self, S value,
                                         S* shared, Join join) {
-  const unsigned columns = plan.outputs_per_block();
-  shared[self.lane * columns + self.column] = value;
+  const unsigned step = plan.lanes_first ? 1 : plan.outputs_per_block();  // between lanes
+  shared[threadIdx.x] = value;
   __syncthreads();
   for (unsigned half = plan.lanes() / 2; half > 0; half /= 2) {
     if (self.lane < half) {
-      value = join(value, shared[(self.lane + half) * columns + self.column]);
-      shared[self.lane * columns + self.column] = value;
+      value = join(value, shared[threadIdx.x + half * step]);
+      shared[threadIdx.x] = value;
     }
     __syncthreads();
   }
