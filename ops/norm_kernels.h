@@ -21,8 +21,8 @@ inline constinit Query<std::int64_t(std::int64_t outer, std::int64_t length)> no
     "norm_backward_parts"};
 
 /// The gradients of norm_forward, each of which may be unwanted; `mean` is undefined where it was
-/// not subtracted. `parts` is (norm_backward_parts, wanted of weight and bias, groups, channels) of the
-/// compute type, undefined when neither is wanted.
+/// not subtracted. `parts` is (norm_backward_parts, wanted of weight and bias, groups, channels) of
+/// the compute type, undefined when neither is wanted.
 inline constinit Kernel<void(View x, View weight, View d_o, View mean, View inverse, Grad d_x,
                              Grad d_weight, Grad d_bias, View parts)>
     norm_backward_kernel{"norm_backward", "x weight d_o mean inverse d_x d_weight d_bias parts*"};
