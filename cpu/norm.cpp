@@ -8,6 +8,7 @@
 #include "quipu/core/threads/parallel.h"
 #include "quipu/ops/norm_kernels.h"
 #include "rows.h"
+#include "workspace.h"
 
 namespace quipu::detail {
 namespace on_cpu {

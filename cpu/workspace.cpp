@@ -8,6 +8,7 @@
 #include "quipu/ops/index/gather_kernels.h"
 #include "quipu/ops/lrpe/kernels.h"
 #include "quipu/ops/matmul/kernels.h"
+#include "quipu/ops/norm_kernels.h"
 #include "quipu/ops/tpa_decode/kernels.h"
 
 namespace quipu::detail {
@@ -60,6 +61,8 @@ void register_cpu_workspace() {
     return in.q.size(0) * in.q.size(1) * in.q.size(2);
   });
   attention_partial_sums.provide(cpu, on_cpu::attention_sums);
+  norm_backward_parts.provide(
+      cpu, [](std::int64_t outer, std::int64_t) { return on_cpu::norm_parts(outer); });
   tpa_forward_workspace.provide(cpu, on_cpu::tpa_forward);
   tpa_backward_workspace.provide(cpu, on_cpu::tpa_backward);
 }

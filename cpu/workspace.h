@@ -22,6 +22,11 @@ inline std::int64_t lrpe_theta_parts(std::int64_t heads, std::int64_t tokens) {
   return std::clamp<std::int64_t>(tokens / shortest, 1, (units + rows - 1) / rows);
 }
 
+/// How many partial sums of the gradients of weight and bias of a norm there are.
+inline std::int64_t norm_parts(std::int64_t outer) {
+  return std::clamp<std::int64_t>(outer / 32, 1, 32);
+}
+
 /// The entries of tpa_decode are cut into `count` blocks that are worked on side by side: as many
 /// as make a large batch of work; a small batch of short sequences is not cut.
 struct TpaBlocks {

@@ -7,6 +7,7 @@
 #include "quipu/ops/index/gather_kernels.h"
 #include "quipu/ops/lrpe/kernels.h"
 #include "quipu/ops/matmul/kernels.h"
+#include "quipu/ops/norm_kernels.h"
 #include "quipu/ops/tpa_decode/kernels.h"
 
 namespace quipu::detail {
@@ -125,6 +126,7 @@ void register_cuda_workspace() {
   attention_backward_workspace.provide(cuda, on_cuda::attention_backward);
   attention_partial_sums.provide(cuda,  // every gradient of q is one sum
                                  [](const AttentionInputs&, const Grad&) { return Shape{}; });
+  norm_backward_parts.provide(cuda, on_cuda::norm_parts);
   tpa_forward_workspace.provide(cuda, on_cuda::tpa_forward);
   tpa_backward_workspace.provide(cuda, on_cuda::tpa_backward);
 }

@@ -42,6 +42,13 @@ constexpr std::int64_t lrpe_theta_parts(std::int64_t heads, std::int64_t angles,
   return std::max<std::int64_t>(std::min(tokens / shortest, enough / blocks), 1);
 }
 
+/// Parts of the rows that the gradients of weight and bias of a norm are summed over: two blocks a
+/// multiprocessor, where each has eight rows and 16384 entries at least.
+constexpr std::int64_t norm_parts(std::int64_t outer, std::int64_t length) {
+  const std::int64_t most = std::min(outer / 8, outer * length / 16384);
+  return std::clamp<std::int64_t>(most, 1, 2 * multiprocessors);
+}
+
 /// Split-K of flao: a sequence is cut into parts, which blocks work on at once and whose sums are
 /// added in order. Enough parts for two rounds of two blocks a multiprocessor.
 constexpr std::int64_t flao_parts(std::int64_t tokens, std::int64_t units) {

@@ -82,10 +82,10 @@ void run_backward(const Tensor& x, const View& weight, const Tensor& d_o, const 
   const Tensor x_rows = dense(x), d_o_rows = dense(d_o);
   const DenseGrad d_rows(d_x);
   const std::int64_t sums = d_weight.wanted() + d_bias.wanted();
-  const Tensor parts = sums > 0
-                           ? workspace({norm_parts(call.seen[0]), sums, call.seen[1], call.seen[2]},
-                                       wide, x.device())
-                           : Tensor();
+  const std::int64_t count =
+      norm_backward_parts(x.device().kind(), call.seen[0], call.seen[2] * call.seen[3]);
+  const Tensor parts =
+      sums > 0 ? workspace({count, sums, call.seen[1], call.seen[2]}, wide, x.device()) : Tensor();
   norm_backward_kernel(seen_as(x_rows, call.seen), by_groups(weight, call),
                        seen_as(d_o_rows, call.seen), mean, inverse, d_rows.seen_as(call.seen),
                        {by_groups(d_weight.view, call), d_weight.add},

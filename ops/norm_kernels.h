@@ -3,9 +3,8 @@
 // channels, inner) and are contiguous; a row is all of one group. weight, bias and their gradients
 // are (groups, channels). Statistics are (outer, groups), contiguous, of the compute type.
 // Internal to ops/ and the back ends.
-#include <algorithm>
-
 #include "quipu/core/dispatch/dispatch.h"
+#include "quipu/core/dispatch/query.h"
 
 namespace quipu::detail {
 
@@ -16,14 +15,14 @@ inline constinit Kernel<void(View x, View weight, View bias, View o, View mean, 
                              bool centered, double eps)>
     norm_forward_kernel{"norm_forward", "x weight bias o mean inverse centered eps"};
 
-/// How many partial sums of the gradients of weight and bias there are.
-inline std::int64_t norm_parts(std::int64_t outer) {
-  return std::clamp<std::int64_t>(outer / 32, 1, 32);
-}
+/// How many partial sums of the gradients of weight and bias there are, for `outer` rows of each
+/// group, of so many entries.
+inline constinit Query<std::int64_t(std::int64_t outer, std::int64_t length)> norm_backward_parts{
+    "norm_backward_parts"};
 
 /// The gradients of norm_forward, each of which may be unwanted; `mean` is undefined where it was
-/// not subtracted. `parts` is (norm_parts, wanted of weight and bias, groups, channels) of the
-/// compute type, undefined when neither is wanted.
+/// not subtracted. `parts` is (norm_backward_parts, wanted of weight and bias, groups, channels) of
+/// the compute type, undefined when neither is wanted.
 inline constinit Kernel<void(View x, View weight, View d_o, View mean, View inverse, Grad d_x,
                              Grad d_weight, Grad d_bias, View parts)>
     norm_backward_kernel{"norm_backward", "x weight d_o mean inverse d_x d_weight d_bias parts*"};

@@ -1,6 +1,6 @@
 // Cross entropy: targets are checked and counted, then each row is read once. A warp has a row, or
 // a block where rows are long: each thread keeps an online softmax (column_softmax.cuh), 16 bytes
-// of the row at a time where rows are so aligned, and these are merged in a fixed order. Bound by
+// of a dense row at a time wherever it begins, and these are merged in a fixed order. Bound by
 // memory. A target that is no class leaves NaN.
 //
 // sass loss_rows<float,[^,<]*Packed: need LDG.E.128; forbid STL LDL LD.E$ ST.E$;
@@ -109,11 +109,13 @@ __global__ void __launch_bounds__(block_threads, 2) loss_rows(LossRows<T> rows) 
   constexpr int count = Chunk::count, batch = sizeof(T) == 8 ? 2 : 4;
   OnlineLines<T, count> own;
   T totals[count] = {};
-  own.template take<batch>(
-      self.thread * count, classes, team * count, [&](std::int64_t k, T(&z)[count]) {
-        Chunk::load(rows.logits, rows.dtype, at[from_logits] + k * rows.step, z);
-        for (int j = 0; j < count; ++j) totals[j] += z[j];
-      });
+  const auto logits = rows.template row<Chunk>(at[from_logits]);
+  own.template take<batch>(logits.first(self.thread), classes, team * count,
+                           [&](std::int64_t k, T(&z)[count]) {
+                             logits.load(k, z);
+                             for (int j = 0; j < count; ++j)
+                               totals[j] += logits.has(k + j) ? z[j] : T(0);
+                           });
   Running<T> all;
   for (int j = 0; j < count; ++j) {
     all = merged(all,
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(block_threads, 2) loss_rows(LossRows<T> rows) 
 void loss_of_rows(View logits, View targets, View lse, View losses, CrossEntropyTargets options) {
   if (targets.numel() == 0) return;
   const Queue queue(logits);
-  const bool packed = has_packed_rows(logits, logits.dim() - 1);
+  const bool packed = has_chunked_rows(logits, logits.dim() - 1);
   const Layout<4> layout = row_layout(logits, targets, {}, {});
   with_chunk(logits.dtype, logits.shape.back(), packed,
              [&]<class T, class Chunk, class Threads>(Chunk, Threads) {

@@ -37,13 +37,18 @@ struct LossRows {
   Walk<4> walk;
   std::uint32_t count;
   std::int64_t first;  // the number of the first row
-  const void* logits;
+  void* logits;
   DType dtype;
   std::int64_t step;  // of logits within a row
   LossTargets targets;
   T* lse;              // may be null, as losses
   std::int64_t rests;  // offset from a log-sum-exp to its low part
   T* losses;           // one number a row
+
+  template <class Chunk>
+  __device__ __forceinline__ ChunkedRow<Chunk> row(std::int64_t start) const {
+    return {logits, dtype, start, step, targets.classes};
+  }
 };
 
 // ---- on the host ----

@@ -1,6 +1,7 @@
 // The gradient of cross entropy, from the log-sum-exp of each row: logits are read once and the
-// gradient is written or added to once, 16 bytes a thread where rows are so aligned. A warp has a
-// row, or a block where rows are long. Bound by memory. The gradient may overwrite the logits.
+// gradient is written or added to once, 16 bytes a thread where rows are dense, wherever they
+// begin. A warp has a row, or a block where rows are long. Bound by memory. The gradient may
+// overwrite the logits.
 //
 // sass gradient_rows<float,[^,<]*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$
 //   ST.E$; registers 96
@@ -44,16 +45,19 @@ __global__ void __launch_bounds__(block_threads, 1) gradient_rows(Gradient<T> g)
   const T smoothing = static_cast<T>(targets.smoothing);
   const T of_all = factor * (smoothing / static_cast<T>(targets.classes));
   const T of_target = factor * (T(1) - smoothing);
-  for (std::int64_t k = self.thread * Chunk::count; k < targets.classes; k += team * Chunk::count) {
+  const auto logits = g.rows.template row<Chunk>(at[from_logits]);
+  const ChunkedRow<Chunk> d_logits(g.d_logits, g.d_type, at[from_d_logits], g.d_step,
+                                   targets.classes);
+  for (std::int64_t k = logits.first(self.thread); k < targets.classes; k += team * Chunk::count) {
     T z[Chunk::count] = {};
     if (counts) {
-      Chunk::load(g.rows.logits, g.rows.dtype, at[from_logits] + k * g.rows.step, z);
+      logits.load(k, z);
       for (int j = 0; j < Chunk::count; ++j) {
         z[j] = of_weight * std::exp(z[j] - log_sum) - of_all;
         if (k + j == target) z[j] -= of_target;
       }
     }
-    Chunk::put(g.d_logits, g.d_type, at[from_d_logits] + k * g.d_step, z, g.add);
+    d_logits.put(k, z, g.add);
   }
 }
 
@@ -66,7 +70,7 @@ void gradient_of_rows(View logits, View targets, View lse, View scale, View d_o,
   const View& d = d_logits.view;
   const int last = logits.dim() - 1;
   const bool packed =
-      has_packed_rows(logits, last) && d.dtype == logits.dtype && has_packed_rows(d, last);
+      has_chunked_rows(logits, last) && has_chunked_rows(d, last) && begin_alike(logits, d, last);
   const Layout<4> layout = row_layout(logits, targets, d, d_o);
   with_chunk(logits.dtype, logits.shape.back(), packed,
              [&]<class T, class Chunk, class Threads>(Chunk, Threads) {

@@ -1,16 +1,18 @@
-// Gradients of normalisation. x and d_o of a row are held in registers by a part of a warp, a warp
-// or a block, up to 64 KiB each: read once, 16 bytes a thread at a time, and d_x is written or
-// added to in the same kernel. Other rows are read twice, the second time from a cache. Gradients
-// of weight and bias read x and d_o once more, split-K over a fixed number of parts of the rows: a
-// block has a part and a strip of channels, in packs of 16 bytes; a last kernel adds the parts in
-// order. Bound by memory.
+// Gradients of normalisation: 3 U, x and d_o read once and d_x written or added to once. Each of as
+// many blocks as a card runs at once has a part of the rows, one after another: a part of a warp, a
+// warp or the block holds x and d_o of a row in registers, 16 bytes a thread at a time, and adds
+// its columns of the gradients of weight and bias to sums that stay in registers, too; the parts'
+// sums go through the workspace to the kernel of column sums, which adds them in a fixed order.
+// Rows beyond 16 KiB (f32, f64: 32 KiB) and channels of several entries are read twice for d_x, the
+// second time from a cache, and once more for weight and bias, split-K over the same parts. Bound
+// by memory.
 //
-// sass hold_rows<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
-// sass hold_rows<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+// sass hold_rows<: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
 // sass sum_packs: need LDG.E.128; forbid STL LDL LD.E$ ST.E$; registers 96
-// sass (differentiate_rows|sum_channels|add_parts)<: forbid STL LDL LD.E$ ST.E$; registers 96
+// sass (differentiate_rows|sum_channels)<: forbid STL LDL LD.E$ ST.E$; registers 96
 #include "norm.cuh"
 #include "quipu/cuda/ptx.h"
+#include "quipu/ops/pointwise/kernels.h"
 
 namespace quipu::detail {
 namespace on_cuda {
@@ -34,64 +36,111 @@ struct Backward {
   }
 };
 
+/// Where partial sums of weight and bias go; either may be null.
+template <class T>
+struct ChannelSums {
+  std::int64_t parts, part_step;
+  T* weight;
+  T* bias;
+};
+
+/// Adds what the rows of a block have summed, column by column, and stores it.
+template <class Chunk, int V, class T>
+__device__ __forceinline__ void store_sums(const LineTeam& team, std::int64_t channels,
+                                           const T (&totals)[V][Chunk::count], T* scratch, T* to) {
+  constexpr unsigned count = Chunk::count, padding = warp_size / count;
+  const unsigned step = blockDim.x + padding, columns = team.members * count;
+  if (to == nullptr) return;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    __syncthreads();
+    for (unsigned j = 0; j < count; ++j) scratch[j * step + threadIdx.x] = totals[v][j];
+    __syncthreads();
+    for (unsigned c = threadIdx.x; c < columns; c += blockDim.x) {
+      const std::int64_t channel = std::int64_t{v} * columns + c;
+      if (channel >= channels) break;
+      T total(0);
+      for (unsigned line = 0; line < team.lines; ++line) {
+        total += scratch[c % count * step + line * team.members + c / count];
+      }
+      to[channel] = total;
+    }
+  }
+}
+
+/// A block has a part of the rows of a group; its threads keep the sums of their columns.
 template <class Chunk, int V>
 __global__ void __launch_bounds__(most_threads, 1)
-    hold_rows(Backward<typename Chunk::Number> b, GradTarget<Chunk> target, unsigned together) {
+    hold_rows(Backward<typename Chunk::Number> b, GradTarget<Chunk> target,
+              ChannelSums<typename Chunk::Number> to, unsigned together) {
   using T = typename Chunk::Number;
-  constexpr int count = Chunk::count, batch = 4;
+  constexpr int count = Chunk::count;
   const LineTeam team = LineTeam::rows(together);
-  const ThreadRow own(b.s, team, count);
-
-  uint4 raw_x[V], raw_d_o[V];
-  for (int v = 0; v < V; ++v) {
-    raw_x[v] = raw_d_o[v] = {};
-    if (!own.is_inside(v)) continue;
-    raw_x[v] = Chunk::fetch(b.x, b.dtype, own.at(v));
-    raw_d_o[v] = Chunk::fetch(b.d_o, b.dtype, own.at(v));
-  }
-  const T mean = own.active ? b.mean_of(own.row) : T(0);
-  const T inverse = own.active ? b.inverse[own.row] : T(0);
-  // x without its mean, and the gradient with the weight in it.
-  const auto unpack = [&](int v, T(&x)[count], T(&up)[count]) {
-    T w[count];
-    b.weight.template load_pack<Chunk>(b.s, own.group, own.index(v), w);
-    ptx::look_new(raw_x[v]);
-    ptx::look_new(raw_d_o[v]);
-    Chunk::unpack(raw_x[v], x);
-    Chunk::unpack(raw_d_o[v], up);
-    for (int j = 0; j < count; ++j) {
-      x[j] -= mean;
-      up[j] *= w[j];
-    }
-  };
-  T sums[2] = {};  // of up, of up x
-  for (int v = 0; v < V; ++v) {
-    if (!own.is_inside(v)) continue;
-    T x[count], up[count];
-    unpack(v, x, up);
-    for (int j = 0; j < count; ++j) {
-      sums[0] += up[j];
-      sums[1] += up[j] * x[j];
-    }
-  }
-  team.fold(sums, dynamic_shared<T>(), Plus());
+  const std::int64_t part = blockIdx.x / b.s.groups, group = blockIdx.x % b.s.groups;
+  const std::int64_t packs = b.s.length / count, end = b.s.outer * (part + 1) / to.parts;
   const T length = static_cast<T>(b.s.length);
-  const T shift = b.mean != nullptr ? sums[0] / length : T(0);
-  const T slope = inverse * sums[1] / length * inverse;
-  for (int first = 0; first < V; first += batch) {
-    uint4 before[batch];
-    for (int v = 0; v < batch; ++v) {
-      before[v] = {};
-      if (own.is_inside(first + v)) before[v] = target.before(own.at(first + v));
+  const auto index = [&](int v) { return team.member + std::int64_t{v} * team.members; };
+  T of_weight[V][count] = {}, of_bias[V][count] = {};
+  int buffer = 0;
+  for (std::int64_t first = b.s.outer * part / to.parts; first < end; first += team.lines) {
+    const bool active = first + team.line < end;
+    const std::int64_t row = (first + team.line) * b.s.groups + group;
+    uint4 raw_x[V], raw_d_o[V];
+    for (int v = 0; v < V; ++v) {
+      raw_x[v] = raw_d_o[v] = {};
+      if (!active || index(v) >= packs) continue;
+      raw_x[v] = Chunk::fetch(b.x, b.dtype, row * packs + index(v));
+      raw_d_o[v] = Chunk::fetch(b.d_o, b.dtype, row * packs + index(v));
     }
-    for (int v = 0; v < batch; ++v) {
-      if (!own.is_inside(first + v)) continue;
-      T x[count], up[count];
-      unpack(first + v, x, up);
-      for (int j = 0; j < count; ++j) up[j] = inverse * (up[j] - shift - x[j] * slope);
-      target.put(own.at(first + v), up, before[v]);
+    const T mean = active ? b.mean_of(row) : T(0), inverse = active ? b.inverse[row] : T(0);
+    // x without its mean, the gradient, and the weight.
+    const auto unpack = [&](int v, T(&x)[count], T(&up)[count], T(&w)[count]) {
+      b.weight.template load_pack<Chunk>(b.s, group, index(v), w);
+      ptx::look_new(raw_x[v]);
+      ptx::look_new(raw_d_o[v]);
+      Chunk::unpack(raw_x[v], x);
+      Chunk::unpack(raw_d_o[v], up);
+      for (int j = 0; j < count; ++j) x[j] -= mean;
+    };
+    T sums[2] = {};  // of up w, of up w x
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (!active || index(v) >= packs) continue;
+      T x[count], up[count], w[count];
+      unpack(v, x, up, w);
+      for (int j = 0; j < count; ++j) {
+        of_weight[v][j] += up[j] * (x[j] * inverse);
+        of_bias[v][j] += up[j];
+        sums[0] += up[j] * w[j];
+        sums[1] += up[j] * w[j] * x[j];
+      }
+    }
+    if (target.data == nullptr) continue;
+    team.fold(sums, dynamic_shared<T>() + buffer * LineTeam::fold_size(blockDim.x, 1, 2), Plus());
+    buffer ^= 1;
+    const T shift = b.mean != nullptr ? sums[0] / length : T(0);
+    const T slope = inverse * sums[1] / length * inverse;
+    uint4 before[V];
+    for (int v = 0; v < V; ++v) {
+      before[v] = {};
+      if (active && index(v) < packs) before[v] = target.before(row * packs + index(v));
+    }
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if (!active || index(v) >= packs) continue;
+      T x[count], up[count], w[count];
+      unpack(v, x, up, w);
+      for (int j = 0; j < count; ++j) up[j] = inverse * (up[j] * w[j] - shift - x[j] * slope);
+      target.put(row * packs + index(v), up, before[v]);
     }
   }
+  const std::int64_t at = part * to.part_step + group * b.s.channels;
+  const auto store = [&](const T(&totals)[V][count], T* sums) {
+    store_sums<Chunk, V>(team, b.s.channels, totals, dynamic_shared<T>(),
+                         sums != nullptr ? sums + at : nullptr);
+  };
+  store(of_weight, to.weight);
+  store(of_bias, to.bias);
 }
 
 template <class T, class Chunk, unsigned team>
@@ -132,14 +181,6 @@ __global__ void __launch_bounds__(block_threads, 1) differentiate_rows(Backward<
     Chunk::put(b.d_x, b.d_x_type, start + k, up, b.add);
   }
 }
-
-/// Where partial sums of weight and bias go; either may be null.
-template <class T>
-struct ChannelSums {
-  std::int64_t parts, part_step;
-  T* weight;
-  T* bias;
-};
 
 /// A block has `together` packs of channels side by side, and one part of the rows of a group,
 /// which its members share.
@@ -205,32 +246,26 @@ __global__ void __launch_bounds__(block_threads, 1)
   if (sums.bias != nullptr) sums.bias[at] = bias_sum;
 }
 
-template <class T>
-__global__ void __launch_bounds__(block_threads, 1)
-    add_parts(Walk<1> walk, std::uint32_t n, const T* sums, std::int64_t parts,
-              std::int64_t part_step, void* out, DType dtype, bool add) {
-  const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
-  if (position >= n) return;
-  T total(0);
-  for (std::int64_t part = 0; part < parts; ++part) total += sums[part * part_step + position];
-  std::int64_t at[1];
-  walk.find(position, at);
-  put_element(out, dtype, at[0], total, add);
-}
-
 // ---- on the host ----
 
+/// Whether the rows were held, and with them the sums of channels made.
 template <class Chunk, class T>
-bool hold(const Queue& queue, const Backward<T>& b) {
+bool hold(const Queue& queue, const Backward<T>& b, ChannelSums<T> sums) {
   const auto try_with = [&]<int V>(std::integral_constant<int, V>) {
     const LineCut cut = held_rows(b.s.length / Chunk::count, V);
     if (!cut.fits) return false;
-    run(queue, hold_rows<Chunk, V>, blocks_for(b.s.rows, cut.threads / cut.together), cut.threads,
-        2 * sizeof(T) * LineTeam::fold_size(cut.threads, 1, 2), b,
-        GradTarget<Chunk>{b.d_x, b.d_x_type, b.add}, cut.together);
+    const std::int64_t lines = cut.threads / cut.together;
+    if (sums.weight == nullptr && sums.bias == nullptr)
+      sums.parts = (b.s.outer + lines - 1) / lines;
+    const unsigned numbers = std::max(2 * LineTeam::fold_size(cut.threads, 1, 2),
+                                      Chunk::count * cut.threads + warp_size);
+    run(queue, hold_rows<Chunk, V>, static_cast<unsigned>(sums.parts * b.s.groups), cut.threads,
+        sizeof(T) * numbers, b, GradTarget<Chunk>{b.d_x, b.d_x_type, b.add}, sums, cut.together);
     return true;
   };
-  return try_with(std::integral_constant<int, 4>{}) || try_with(std::integral_constant<int, 8>{});
+  if (try_with(std::integral_constant<int, 2>{})) return true;
+  if constexpr (Chunk::count <= 4) return try_with(std::integral_constant<int, 4>{});
+  return false;
 }
 
 /// `in_packs`: a channel has one entry a row, so that packs of a row are packs of channels.
@@ -256,13 +291,17 @@ void sum_parts(const Queue& queue, const Backward<T>& b, const ChannelSums<T>& s
                  : run_team(std::integral_constant<unsigned, warp_size>{});
 }
 
-template <class T>
-void finish(const Queue& queue, const Grad& g, const T* sums, const ChannelSums<T>& all) {
-  if (sums == nullptr) return;
-  const Layout<1> layout = Layout<1>{g.view.shape, {g.view.strides}}.merged(false);
-  const auto n = static_cast<std::uint32_t>(g.view.numel());
-  run(queue, add_parts<T>, blocks_for(n), block_threads, 0, Walk<1>(layout), n, sums, all.parts,
-      all.part_step, g.view.data, g.view.dtype, g.add);
+/// Adds the parts, in order.
+void finish(const Grad& g, View parts, std::int64_t which) {
+  if (!g.wanted()) return;
+  parts.data =
+      parts.as<char>() + which * parts.stride(1) * static_cast<std::int64_t>(size_of(parts.dtype));
+  parts.shape.erase(1);
+  parts.strides.erase(1);
+  View sum = g.view;
+  sum.shape.insert(0, 1);
+  sum.strides.insert(0, 0);
+  pointwise_sum_kernel({sum, g.add}, Pointwise::copy, {parts}, parts.shape, 1);
 }
 
 void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, Grad d_weight,
@@ -281,26 +320,30 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
                         PerChannel(weight, s, 1),
                         mean.defined ? mean.as<T>() : nullptr,
                         inverse.as<T>(),
-                        d_x.view.data,
+                        d_x.wanted() ? d_x.view.data : nullptr,
                         d_x.view.dtype,
                         d_x.add};
-    constexpr unsigned team = Threads::value;
-    if (d_x.wanted() && s.rows > 0 && s.length > 0) {
-      bool held = false;
-      if constexpr (Chunk::count > 1) held = same && b.weight.by_packs && hold<Chunk>(queue, b);
-      if (!held) {
-        run(queue, differentiate_rows<T, Chunk, team>, blocks_for(s.rows, Team<team>::per_block),
-            block_threads, 0, b);
-      }
-    }
-    if (!parts.defined || s.groups * s.channels == 0) return;
-    T* const first = parts.as<T>();
+    const bool has_sums = parts.defined && s.groups * s.channels > 0;
+    T* const first = has_sums ? parts.as<T>() : nullptr;
     const ChannelSums<T> sums{
-        norm_parts(s.outer), parts.stride(0), d_weight.wanted() ? first : nullptr,
-        d_bias.wanted() ? first + (d_weight.wanted() ? parts.stride(1) : 0) : nullptr};
-    sum_parts<Chunk>(queue, b, sums, s.inner == 1);
-    finish(queue, d_weight, sums.weight, sums);
-    finish(queue, d_bias, sums.bias, sums);
+        has_sums ? parts.size(0) : 1, has_sums ? parts.stride(0) : 0,
+        has_sums && d_weight.wanted() ? first : nullptr,
+        has_sums && d_bias.wanted() ? first + (d_weight.wanted() ? parts.stride(1) : 0) : nullptr};
+    constexpr unsigned team = Threads::value;
+    const bool has_rows = s.rows > 0 && s.length > 0;
+    bool held = false;
+    if constexpr (Chunk::count > 1) {
+      held = has_rows && s.inner == 1 && b.weight.by_packs && (same || !d_x.wanted()) &&
+             hold<Chunk>(queue, b, sums);
+    }
+    if (!held && has_rows && d_x.wanted()) {
+      run(queue, differentiate_rows<T, Chunk, team>, blocks_for(s.rows, Team<team>::per_block),
+          block_threads, 0, b);
+    }
+    if (!has_sums) return;
+    if (!held) sum_parts<Chunk>(queue, b, sums, s.inner == 1);
+    finish(d_weight, parts, 0);
+    finish(d_bias, parts, d_weight.wanted());
   });
 }
 

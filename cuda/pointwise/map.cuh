@@ -20,13 +20,13 @@ __global__ void __launch_bounds__(block_threads, 1)
 }
 
 template <class E, class T>
-__device__ __forceinline__ void load_vector(const VectorSource<T>& source, std::int64_t i,
+__device__ __forceinline__ void load_vector(const Source<T>& source, std::int64_t i,
                                             T (&values)[Packed<T, E>::count]) {
   constexpr int count = Packed<T, E>::count;
-  if (source.kind == VectorSource<T>::vector) {
+  if (source.kind == Source<T>::chunk) {
     Packed<T, E>::load(source.data, element_dtype<E>, i * count, values);
   } else {
-    const bool is_number = source.kind == VectorSource<T>::number;
+    const bool is_number = source.kind == Source<T>::number;
     const T value = is_number ? source.value : converted<T>(static_cast<const E*>(source.data)[i]);
     for (int j = 0; j < count; ++j) values[j] = value;
   }
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_vector(const VectorSource<T>& source, std::
 
 template <class E, class T, Pointwise F>
 __global__ void __launch_bounds__(block_threads, 1)
-    map_vectors(Walk<4> walk, std::uint32_t vectors, void* out, VectorSources<T> in, bool add) {
+    map_vectors(Walk<4> walk, std::uint32_t vectors, void* out, Sources<T> in, bool add) {
   constexpr int count = Packed<T, E>::count;
   const std::uint32_t position = blockIdx.x * block_threads + threadIdx.x;
   if (position >= vectors) return;

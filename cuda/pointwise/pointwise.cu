@@ -88,15 +88,9 @@ bool run_vectors(const Queue& queue, const Target& o, Pointwise f, const Operand
   constexpr std::int64_t count = 16 / static_cast<std::int64_t>(sizeof(E));
   if (!kernel || !in_vectors(o, in, layout, count)) return false;
   if (numel(layout.shape) >= std::int64_t{1} << 31) return false;
-  const auto source = [&](int i) -> VectorSource<T> {
-    if (i >= in.count) return {};
-    if (in[i].is_scalar) return {nullptr, VectorSource<T>::number, scalar_as<T>(in[i].value)};
-    const bool repeats = layout.strides[static_cast<std::size_t>(i) + 1].back() == 0;
-    return {in[i].view.data, repeats ? VectorSource<T>::element : VectorSource<T>::vector, T(0)};
-  };
   const auto vectors = static_cast<std::uint32_t>(numel(layout.shape));
   run(queue, kernel, blocks_for(vectors), block_threads, 0, Walk<4>(layout), vectors, o.view.data,
-      VectorSources<T>{source(0), source(1), source(2)}, o.add);
+      sources_of<T>(in, layout), o.add);
   return true;
 }
 

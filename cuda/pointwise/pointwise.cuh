@@ -11,15 +11,18 @@
 
 namespace quipu::detail::on_cuda {
 
-/// One operand: elements of a type known when the kernel runs, or one number.
+/// One operand: elements of a type known when the kernel runs, or one number. Kernels that move
+/// chunks of several elements read a chunk at a time, or an element that all of a chunk share.
 template <class T>
 struct Source {
+  enum Kind : int { number, element, chunk };
   __device__ __forceinline__ T at(std::int64_t i) const {
-    return data == nullptr ? number : load_element<T>(data, dtype, i);
+    return kind == number ? value : load_element<T>(data, dtype, i);
   }
   const void* data = nullptr;
   DType dtype = DType::f32;
-  T number = T(0);
+  Kind kind = number;
+  T value = T(0);
 };
 template <class T>
 struct Sources {
@@ -33,24 +36,10 @@ struct Output {
   bool add;
 };
 
-/// One of the operands of a kernel that moves 128 bits at a time.
-template <class T>
-struct VectorSource {
-  enum Kind : int { number, element, vector };  // element: the same one for a whole vector
-  const void* data = nullptr;
-  Kind kind = number;
-  T value = T(0);
-};
-template <class T>
-struct VectorSources {
-  VectorSource<T> a, b, c;
-};
-
 template <class T>
 using MapKernel = void (*)(Walk<4>, std::uint32_t n, Output, Sources<T>);
 template <class T>
-using VectorKernel = void (*)(Walk<4>, std::uint32_t vectors, void* out, VectorSources<T>,
-                              bool add);
+using VectorKernel = void (*)(Walk<4>, std::uint32_t vectors, void* out, Sources<T>, bool add);
 
 /// The kernels of a function; null where it has none for T. E is the element type.
 template <class T>
@@ -84,10 +73,14 @@ auto kernel_of(Pointwise f) {
 template <class T>
 Source<T> source_of(const Operands& in, int i, const Layout<4>& layout) {
   if (i >= in.count) return {};
-  if (in[i].is_scalar) return {nullptr, DType::f32, scalar_as<T>(in[i].value)};
-  return {address(in[i].view, layout.starts[static_cast<std::size_t>(i) + 1]), in[i].view.dtype,
-          T(0)};
+  if (in[i].is_scalar) return {nullptr, DType::f32, Source<T>::number, scalar_as<T>(in[i].value)};
+  const auto v = static_cast<std::size_t>(i) + 1;
+  const Strides& strides = layout.strides[v];
+  const bool repeats = strides.empty() || strides.back() == 0;
+  const auto kind = repeats ? Source<T>::element : Source<T>::chunk;
+  return {address(in[i].view, layout.starts[v]), in[i].view.dtype, kind, T(0)};
 }
+/// Chunks lie along the last dimension of the layout.
 template <class T>
 Sources<T> sources_of(const Operands& in, const Layout<4>& layout) {
   return {source_of<T>(in, 0, layout), source_of<T>(in, 1, layout), source_of<T>(in, 2, layout)};

@@ -10,6 +10,9 @@
 
 namespace quipu::detail::on_cuda {
 
+/// For every GPU of today and of some years to come.
+inline constexpr std::int64_t enough_blocks = 512;
+
 /// How a reduction is split among threads.
 struct ReducePlan {
   std::uint32_t outputs = 1, reduced = 1;  // how many positions of each kind
@@ -41,13 +44,13 @@ struct ReduceThread {
 template <class S, class Join>
 __device__ __forceinline__ S join_lanes(const ReducePlan& plan, const ReduceThread& self, S value,
                                         S* shared, Join join) {
-  const unsigned columns = plan.outputs_per_block();
-  shared[self.lane * columns + self.column] = value;
+  const unsigned step = plan.lanes_first ? 1 : plan.outputs_per_block();  // between lanes
+  shared[threadIdx.x] = value;
   __syncthreads();
   for (unsigned half = plan.lanes() / 2; half > 0; half /= 2) {
     if (self.lane < half) {
-      value = join(value, shared[(self.lane + half) * columns + self.column]);
-      shared[self.lane * columns + self.column] = value;
+      value = join(value, shared[threadIdx.x + half * step]);
+      shared[threadIdx.x] = value;
     }
     __syncthreads();
   }
@@ -55,16 +58,16 @@ __device__ __forceinline__ S join_lanes(const ReducePlan& plan, const ReduceThre
 }
 
 /// The plan for a shape. `lanes_first` if memory is densest along reduced dimensions; the scratch
-/// holds `most_partials` partial results.
+/// holds `most_partials` partial results. Positions may be packs of 16 bytes.
 inline ReducePlan plan_reduction(std::int64_t outputs, std::int64_t reduced, bool lanes_first,
-                                 std::int64_t most_partials) {
-  constexpr std::int64_t per_lane = 8;         // positions at least, else fewer lanes do
-  constexpr std::int64_t enough_blocks = 512;  // for every GPU of today and of some years to come
+                                 std::int64_t most_partials, bool in_packs = false) {
+  const std::int64_t per_lane = in_packs ? 4 : 8;  // positions at least, else fewer lanes do
   ReducePlan plan;
   plan.outputs = static_cast<std::uint32_t>(outputs);
   plan.reduced = static_cast<std::uint32_t>(reduced);
   plan.lanes_first = lanes_first;
-  const int most_bits = lanes_first ? 8 : 3;  // 32 outputs side by side fill the lines of memory
+  // 32 outputs side by side, or 8 packs, fill the lines of memory.
+  const int most_bits = lanes_first ? 8 : in_packs ? 5 : 3;
   const int few_outputs = std::bit_width(static_cast<std::uint64_t>(outputs - 1));
   const int least_bits = std::max(0, 8 - few_outputs);  // no more threads than there are outputs
   while (plan.lane_bits < most_bits && reduced > per_lane << plan.lane_bits) ++plan.lane_bits;

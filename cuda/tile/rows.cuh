@@ -93,6 +93,58 @@ __device__ __forceinline__ void for_each_entry(const Row& row, F f) {
   }
 }
 
+/// A row in chunks. Packs are those of memory, aligned to 16 bytes: a row may begin and end inside
+/// of one, of which only its own entries move, one by one. Entries of chunk k are k, k + 1, ...
+template <class Chunk>
+class ChunkedRow {
+ public:
+  using T = typename Chunk::Number;
+  static constexpr int count = Chunk::count;
+
+  /// Packed rows have step 1.
+  __device__ __forceinline__ ChunkedRow(void* data, DType dtype, std::int64_t start,
+                                        std::int64_t step, std::int64_t length)
+      : data_(data), dtype_(dtype), start_(start), step_(step), length_(length) {
+    if constexpr (count > 1) {
+      auto* const row = static_cast<typename Chunk::Element*>(data) + start;
+      start_ = reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof *row;
+      data_ = row - start_;
+    }
+  }
+  /// A thread's first chunk, at or before 0; others of the thread follow a team's chunks later.
+  __device__ __forceinline__ std::int64_t first(unsigned thread) const {
+    return std::int64_t{thread} * count - (count > 1 ? start_ : 0);
+  }
+  __device__ __forceinline__ bool has(std::int64_t k) const {
+    return count == 1 || (k >= 0 && k < length_);
+  }
+  /// Values of entries outside the row stay as they are.
+  __device__ __forceinline__ void load(std::int64_t k, T (&values)[count]) const {
+    if (is_whole(k)) return Chunk::load(data_, dtype_, at(k), values);
+    for (int j = 0; j < count; ++j) {
+      const auto* const elements = static_cast<const typename Chunk::Element*>(data_);
+      if (has(k + j)) values[j] = converted<T>(elements[at(k) + j]);
+    }
+  }
+  __device__ __forceinline__ void put(std::int64_t k, const T (&values)[count], bool add) const {
+    if (is_whole(k)) return Chunk::put(data_, dtype_, at(k), values, add);
+    for (int j = 0; j < count; ++j) {
+      if (has(k + j)) put_element(data_, dtype_, at(k) + j, values[j], add);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool is_whole(std::int64_t k) const {
+    return count == 1 || (k >= 0 && k + count <= length_);
+  }
+  __device__ __forceinline__ std::int64_t at(std::int64_t k) const {
+    return count > 1 ? start_ + k : start_ + k * step_;
+  }
+  void* data_;
+  DType dtype_;
+  std::int64_t start_, step_, length_;  // start_ of packs: from a boundary of 16 bytes
+};
+
 /// A gradient that is written or added to (=|+=). Packs have the type of Chunk, single elements
 /// any.
 template <class Chunk>
@@ -160,6 +212,24 @@ inline bool has_packed_rows(const View& v, int axis) {
     fits = d == axis || v.size(d) == 1 || v.stride(d) % width == 0;
   }
   return fits;
+}
+
+/// Whether rows along a dimension can be seen as ChunkedRow of packs: dense, and long where they
+/// are not packed.
+inline bool has_chunked_rows(const View& v, int axis) {
+  constexpr std::int64_t shortest = 128;
+  return has_packed_rows(v, axis) ||
+         (is_floating(v.dtype) && v.size(axis) >= shortest && v.stride(axis) == 1);
+}
+/// Whether all rows of two views of one shape begin as far from a boundary of 16 bytes.
+inline bool begin_alike(const View& v, const View& w, int axis) {
+  const auto behind = [](const View& x) { return reinterpret_cast<std::uintptr_t>(x.data) % 16; };
+  const auto width = static_cast<std::int64_t>(16 / size_of(v.dtype));
+  bool alike = v.dtype == w.dtype && behind(v) == behind(w);
+  for (int d = 0; d < v.dim() && alike; ++d) {
+    alike = d == axis || v.size(d) == 1 || (v.stride(d) - w.stride(d)) % width == 0;
+  }
+  return alike;
 }
 
 /// A team in a grid of blocks of `block_threads`: its line, and the thread's number in the team.

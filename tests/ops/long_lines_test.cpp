@@ -54,6 +54,21 @@ TEST_CASE_FIXTURE(EachDevice, "long lines: rms_norm and cross_entropy") {
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "long lines: cross_entropy of rows that begin anywhere") {
+  const auto loss = [](const Inputs& in) { return cross_entropy(in[0], in[1]); };
+  for (const DType dtype : {f64, f32, bf16, f16}) {
+    for (const int length : {131, 1500, 2053}) {
+      CAPTURE(dtype);
+      CAPTURE(length);
+      const Tensor wide = normals({3, 2 * length}, dtype, device);
+      for (const Tensor& x : {normals({3, length}, dtype, device), wide.slice(1, 1, 1 + length),
+                              wide.slice(1, 5, 5 + length), wide.slice(1, 0, {}, 2)}) {
+        CHECK_NOTHROW(run_checked(loss, {x.detach(), from({0, 60, length - 1}, {3}, i64, device)}));
+      }
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "long lines: sums") {
   for (const DType dtype : {f64, f32, bf16, f16, i64}) {
     CAPTURE(dtype);

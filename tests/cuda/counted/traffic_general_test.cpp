@@ -4,6 +4,7 @@
 
 #include "support/support.h"
 
+#include "quipu/ops/norm_kernels.h"
 #include "traffic.h"
 
 using namespace quipu;
@@ -58,6 +59,63 @@ TEST_CASE("traffic: sums, running sums and extremes read once") {
     check_traffic(n, size, [&] { max(x, 1); });
     check_traffic(n, 2 * size, [&] { cumsum(x, 1); });
     check_traffic(n, 2 * size, [&] { cumsum(x, 0); });
+  }
+}
+
+/// Requests of warps for device memory.
+template <class F>
+double requests_of(F f) {
+  const emulator::Counters c = traffic_of(f).counters;
+  return static_cast<double>(c.load.requests + c.store.requests);
+}
+
+/// Rows of a vocabulary that is no multiple of 8 begin anywhere; those beside them do not.
+TEST_CASE("traffic: rows that begin anywhere move 16 bytes a lane, as others do") {
+  const std::int64_t rows = 4, vocabulary = 50257, even = 50264;
+  const Tensor targets = zeros({rows}, i64, cuda);
+  const auto check_requests = [&](const char* name, double most, auto f) {
+    CAPTURE(name);
+    const auto run = [&](std::int64_t n) {
+      const Tensor x = values({rows, n}, bf16).set_requires_grad();
+      return requests_of([&] { f(x); });
+    };
+    CHECK(run(vocabulary) <= most * run(even));
+    return run(even);
+  };
+  const double least = static_cast<double>(rows * even * 2) / 512;
+  CHECK(check_requests("sum of rows", 1.05, [](const Tensor& x) { sum(x, 1); }) <= 1.05 * least);
+  CHECK(check_requests("sum", 1.05, [](const Tensor& x) { sum(x); }) <= 1.05 * least);
+  check_requests("cross_entropy", 1.2, [&](const Tensor& x) {
+    Tape tape;
+    tape.backward(cross_entropy(x, targets));
+  });
+  const Tensor columns = values({2048, 64}, bf16);
+  CHECK(requests_of([&] { sum(columns, 0); }) <= 1.2 * 2048 * 64 * 2 / 512);
+}
+
+TEST_CASE("traffic: gradients of norms move x, d_o and d_x once, and the parts' sums") {
+  const std::int64_t rows = 512, columns = 1024;
+  for (const DType dtype : {f32, bf16}) {
+    CAPTURE(to_string(dtype));
+    const Tensor x = values({rows, columns}, dtype).set_requires_grad();
+    const Tensor weight = values({columns}, dtype).set_requires_grad();
+    const Tensor bias = values({columns}, dtype).set_requires_grad();
+    const Tensor d_o = values({rows, columns}, dtype);
+    const auto check_backward = [&](double sums, double statistics, auto f) {
+      for (const Tensor& leaf : {x, weight, bias}) leaf.zero_grad();  // else they are added to
+      Tape tape;
+      const Tensor o = f();
+      const Traffic t = traffic_of([&] { tape.backward(o, {d_o, false}); });
+      const auto parts = static_cast<double>(norm_backward_parts(DeviceKind::cuda, rows, columns));
+      check_bytes(t,
+                  3 * static_cast<double>(x.nbytes()) +
+                      2 * parts * sums * 4 * static_cast<double>(columns) +
+                      statistics * 4 * static_cast<double>(rows),
+                  0.02);
+      CHECK(faults_of(t) == "");
+    };
+    check_backward(1, 1, [&] { return rms_norm(x, weight); });
+    check_backward(2, 2, [&] { return layer_norm(x, weight, bias); });
   }
 }
 
