@@ -93,8 +93,10 @@ template <Turns variant>
 __global__ void add_in_turn_kernel(unsigned* out, unsigned* turn, unsigned* tickets) {
   __shared__ unsigned mine;
   if (threadIdx.x == 0) {
-    mine = variant != Turns::no_tickets ? atomicAdd(tickets, 1u) : gridDim.x - 1 - blockIdx.x;
-    while (ptx::load_acquire(turn) < mine) __nanosleep(64);
+    const unsigned number =
+        variant != Turns::no_tickets ? atomicAdd(tickets, 1u) : gridDim.x - 1 - blockIdx.x;
+    while (ptx::load_acquire(turn) < number) __nanosleep(64);
+    mine = number;
   }
   __syncthreads();
   const unsigned before = mine > 0 ? out[threadIdx.x] : 0;
