@@ -4,8 +4,8 @@
 // prefix sum over the kept classes in order. Probabilities are fixed-point numbers, so that their
 // sums do not depend on the order. Random numbers are those of Philox (Salmon et al., SC 2011). A
 // row is read three times, and five times more for each filter (nine in f64), 16 bytes at a time
-// where it is long and dense, mostly from the L2 cache. A row of few classes has one thread, which
-// finds the keys of a filter one after another.
+// where it is long and dense, wherever it begins, mostly from the L2 cache. A row of few classes
+// has one thread, which finds the keys of a filter one after another.
 //
 // sass draw_rows<.*Packed: need LDG.E.128; forbid LD.E ST.E; registers 96; shared 3400
 // sass draw_rows: forbid LD.E ST.E; registers 96 112@120; shared 3400
@@ -78,7 +78,7 @@ void sample(View logits, View o, SampleFilter filter, PhiloxState state) {
       queue, o,
       {"logits", " hold NaN, +infinity, or nothing but -infinity, so there are no probabilities",
        false});
-  const bool packed = has_packed_rows(logits, last);
+  const bool packed = has_chunked_rows(logits, last);
   // All weights together, each at most one unit of rounding too large, fit into 63 bits.
   const int bits = 61 - std::bit_width(static_cast<std::uint64_t>(classes));
   rows.merged(false).for_each_part([&](const Layout<1>& part) {

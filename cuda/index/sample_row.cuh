@@ -16,7 +16,7 @@ struct SampledRows {
   Walk<1> walk;
   std::uint32_t count;
   std::int64_t first;  // the number of the first row
-  const void* logits;
+  void* logits;
   DType dtype;
   std::int64_t step, classes;
   std::int64_t* o;
@@ -58,8 +58,8 @@ struct SampledRow {
   /// Calls f with every logit that is this thread's, in any order.
   template <class F>
   __device__ __forceinline__ void each_logit(F f) const {
-    for_each_entry<Chunk, team>({rows.logits, rows.dtype, start, rows.step, rows.classes},
-                                [&](T z, std::int64_t) { f(z); });
+    const ChunkedRow<Chunk> row(rows.logits, rows.dtype, start, rows.step, rows.classes);
+    row.template each_entry<team>(thread, [&](T z, std::int64_t) { f(z); });
   }
   /// exp((z - largest) / temperature)
   __device__ __forceinline__ T share(T z) const {

@@ -2,9 +2,9 @@
 // histogram of eight bits at a time, among the entries that agree in the digits before. Better
 // entries are listed, and as many of the equal ones as are wanted, lowest index first; the list is
 // sorted in shared memory, or in the workspace where k is large, by a bitonic network that works
-// for any length. A line is read once a digit, 16 bytes at a time where it is dense, mostly from
-// the L2 cache, and once more for the list. The order is strict (by value, then by index), which
-// makes the result unique.
+// for any length. A line is read once a digit, 16 bytes at a time where it is dense, wherever it
+// begins, mostly from the L2 cache, and once more for the list. The order is strict (by value, then
+// by index), which makes the result unique.
 //
 // sass best_of_lines<.*Packed: need LDG.E.128 LDS.128; registers 64
 // sass best_of_lines: forbid LD.E ST.E; registers 64; shared 1280
@@ -36,7 +36,7 @@ struct Lines {
   Walk<3> walk;
   std::uint32_t count;
   std::int64_t length, k;
-  const void* x;
+  void* x;
   DType x_type;
   void* values;
   std::int64_t* indices;
@@ -44,7 +44,8 @@ struct Lines {
   Entry* workspace;  // for lists that shared memory cannot hold
   bool largest;
 
-  __device__ __forceinline__ Row row(std::int64_t start) const {
+  template <class Chunk>
+  __device__ __forceinline__ ChunkedRow<Chunk> row(std::int64_t start) const {
     return {x, x_type, start, x_step, length};
   }
   template <class T>
@@ -77,7 +78,7 @@ __device__ __forceinline__ Threshold select_threshold(const Lines& lines, std::i
   for (int shift = 8 * key_digits<T> - 8; shift >= 0; shift -= 8) {
     work.histogram[threadIdx.x] = 0;
     __syncthreads();
-    for_each_entry<Chunk, block_threads>(lines.row(start), [&](T x, std::int64_t) {
+    lines.row<Chunk>(start).template each_entry<block_threads>(threadIdx.x, [&](T x, std::int64_t) {
       const std::uint64_t key = key_of(x, lines.largest);
       if (((key ^ threshold.key) >> shift) <= 255) {
         atomicAdd(&work.histogram[key >> shift & 255], 1u);
@@ -185,7 +186,7 @@ void find(View x, View values, View indices, View workspace, int axis, bool larg
   all.shape.erase(axis);
   for (Strides& s : all.strides) s.erase(axis);
   const std::int64_t k = values.size(axis);
-  const bool in_workspace = workspace.numel() > 0, packed = has_packed_rows(x, axis);
+  const bool in_workspace = workspace.numel() > 0, packed = has_chunked_rows(x, axis);
   all.merged().for_each_part([&](const Layout<3>& part) {
     const Lines lines{Walk<3>(part),
                       static_cast<std::uint32_t>(numel(part.shape)),

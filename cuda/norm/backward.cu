@@ -21,8 +21,8 @@ namespace {
 template <class T>
 struct Backward {
   NormSizes s;
-  const void* x;
-  const void* d_o;
+  void* x;
+  void* d_o;
   DType dtype, d_o_type;
   PerChannel weight;
   const T* mean;  // null where none was subtracted
@@ -145,41 +145,43 @@ __global__ void __launch_bounds__(most_threads, 1)
 
 template <class T, class Chunk, unsigned team>
 __global__ void __launch_bounds__(block_threads, 1) differentiate_rows(Backward<T> b) {
+  constexpr int count = Chunk::count;
   __shared__ T scratch[block_threads / warp_size];
   const Team<team> self;
   if (self.line >= b.s.rows) return;  // a whole team
   const std::int64_t start = self.line * b.s.length, length = b.s.length;
   const std::int64_t group = self.line % static_cast<std::uint32_t>(b.s.groups);
   const T mean = b.mean_of(self.line), inverse = b.inverse[self.line];
-  // x without its mean, and the gradient with the weight in it.
-  const auto load = [&](std::int64_t k, T(&x)[Chunk::count], T(&up)[Chunk::count]) {
-    T w[Chunk::count];
-    Chunk::load(b.x, b.dtype, start + k, x);
-    Chunk::load(b.d_o, b.d_o_type, start + k, up);
-    b.weight.template load<Chunk>(b.s, group, k, w);
-    for (int j = 0; j < Chunk::count; ++j) {
-      x[j] -= mean;
-      up[j] *= w[j];
-    }
+  const ChunkedRow<Chunk> row(b.x, b.dtype, start, 1, length);
+  const ChunkedRow<Chunk> d_o(b.d_o, b.d_o_type, start, 1, length);
+  const ChunkedRow<Chunk> d_x(b.d_x, b.d_x_type, start, 1, length);
+  // Calls f(k, x without its mean, the gradient with the weight in it); both are 0 outside the row.
+  const auto each_chunk = [&](auto f) {
+    row.template each_chunk<team>(self.thread, mean, [&](std::int64_t k, T(&x)[count]) {
+      T up[count] = {}, w[count];
+      d_o.load(k, up);
+      b.weight.template load<Chunk>(b.s, group, k, w);
+      for (int j = 0; j < count; ++j) {
+        x[j] -= mean;
+        up[j] *= w[j];
+      }
+      f(k, x, up);
+    });
   };
   T sum(0), product(0);
-  for (std::int64_t k = self.thread * Chunk::count; k < length; k += team * Chunk::count) {
-    T x[Chunk::count], up[Chunk::count];
-    load(k, x, up);
-    for (int j = 0; j < Chunk::count; ++j) {
+  each_chunk([&](std::int64_t, const T(&x)[count], const T(&up)[count]) {
+    for (int j = 0; j < count; ++j) {
       sum += up[j];
       product += up[j] * x[j];
     }
-  }
+  });
   sum = b.mean != nullptr ? fold_team<team>(sum, scratch, Plus()) : T(0);
   product = inverse * fold_team<team>(product, scratch, Plus());
   const T shift = sum / static_cast<T>(length), slope = product / static_cast<T>(length) * inverse;
-  for (std::int64_t k = self.thread * Chunk::count; k < length; k += team * Chunk::count) {
-    T x[Chunk::count], up[Chunk::count];
-    load(k, x, up);
-    for (int j = 0; j < Chunk::count; ++j) up[j] = inverse * (up[j] - shift - x[j] * slope);
-    Chunk::put(b.d_x, b.d_x_type, start + k, up, b.add);
-  }
+  each_chunk([&](std::int64_t k, const T(&x)[count], T(&up)[count]) {
+    for (int j = 0; j < count; ++j) up[j] = inverse * (up[j] - shift - x[j] * slope);
+    d_x.put(k, up, b.add);
+  });
 }
 
 /// A block has `together` packs of channels side by side, and one part of the rows of a group,
@@ -309,8 +311,10 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
   const NormSizes s(x);
   const Queue queue(x);
   const bool same = d_x.view.dtype == x.dtype;
-  const bool inputs_packed = is_packed(x) && is_packed(d_o) && d_o.dtype == x.dtype;
-  const bool packed = inputs_packed && (!same || !d_x.wanted() || is_packed(d_x.view));
+  const View& to = same && d_x.wanted() ? d_x.view : x;
+  const bool whole = is_packed(x) && is_packed(d_o) && d_o.dtype == x.dtype && is_packed(to);
+  const bool packed = whole || (d_o.dtype == x.dtype && (same || !d_x.wanted()) &&
+                                is_chunked(x, d_o) && is_chunked(x, to));
   with_chunk(x.dtype, s.length, packed, [&]<class T, class Chunk, class Threads>(Chunk, Threads) {
     const Backward<T> b{s,
                         x.data,
@@ -333,7 +337,7 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
     const bool has_rows = s.rows > 0 && s.length > 0;
     bool held = false;
     if constexpr (Chunk::count > 1) {
-      held = has_rows && s.inner == 1 && b.weight.by_packs && (same || !d_x.wanted()) &&
+      held = whole && has_rows && s.inner == 1 && b.weight.by_packs && (same || !d_x.wanted()) &&
              hold<Chunk>(queue, b, sums);
     }
     if (!held && has_rows && d_x.wanted()) {
@@ -341,7 +345,7 @@ void backward(View x, View weight, View d_o, View mean, View inverse, Grad d_x, 
           block_threads, 0, b);
     }
     if (!has_sums) return;
-    if (!held) sum_parts<Chunk>(queue, b, sums, s.inner == 1);
+    if (!held) sum_parts<Chunk>(queue, b, sums, whole && s.inner == 1);
     finish(d_weight, parts, 0);
     finish(d_bias, parts, d_weight.wanted());
   });

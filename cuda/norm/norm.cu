@@ -1,7 +1,8 @@
 // Normalisation. A row is held in registers by a part of a warp, a warp or a block, up to 64 KiB:
 // it is read once, 16 bytes a thread at a time, and written once; mean and variance are sums over
-// what is held. Rows that are not aligned to 16 bytes, longer ones and channels of odd sizes are
-// read for the mean, for the variance and for the result, each time but the first from a cache.
+// what is held. Rows that begin inside of 16 bytes, longer ones and channels of odd sizes are read
+// for the mean, for the variance and for the result, each time but the first from a cache; but for
+// their ends, rows of 128 entries and more move 16 bytes at a time there, too.
 // Bound by memory; sums have a fixed order.
 //
 // sass hold_rows<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
@@ -17,7 +18,7 @@ namespace {
 template <class T>
 struct Forward {
   NormSizes s;
-  const void* x;
+  void* x;
   DType dtype;
   PerChannel weight, bias;
   void* o;  // may be null, as the next two
@@ -76,28 +77,18 @@ __global__ void __launch_bounds__(most_threads, 1)
   }
 }
 
-/// The sum of term(k, values) over the chunks of a row, in all threads of the team.
-template <unsigned team, class Chunk, class T, class Term>
-__device__ __forceinline__ T sum_row(std::int64_t length, unsigned thread, T* scratch, Term term) {
-  T sum(0);
-  for (std::int64_t k = thread * Chunk::count; k < length; k += team * Chunk::count) sum += term(k);
-  return fold_team<team>(sum, scratch, Plus());
-}
-
 template <class T, class Chunk, unsigned team>
 __global__ void __launch_bounds__(block_threads, 1) normalise_rows(Forward<T> f) {
+  constexpr int count = Chunk::count;
   __shared__ T scratch[block_threads / warp_size];
   const Team<team> self;
   if (self.line >= f.s.rows) return;  // a whole team
   const std::int64_t start = self.line * f.s.length, length = f.s.length;
+  const ChunkedRow<Chunk> row(f.x, f.dtype, start, 1, length);
   const auto sum_of = [&](auto term) {
-    return sum_row<team, Chunk>(length, self.thread, scratch, [&](std::int64_t k) {
-      T x[Chunk::count];
-      Chunk::load(f.x, f.dtype, start + k, x);
-      T sum(0);
-      for (int j = 0; j < Chunk::count; ++j) sum += term(x[j]);
-      return sum;
-    });
+    T sum(0);
+    row.template each_entry<team>(self.thread, [&](T x, std::int64_t) { sum += term(x); });
+    return fold_team<team>(sum, scratch, Plus());
   };
   T mean(0);
   if (f.centered) mean = sum_of([](T x) { return x; }) / static_cast<T>(length);
@@ -107,14 +98,14 @@ __global__ void __launch_bounds__(block_threads, 1) normalise_rows(Forward<T> f)
   if (self.thread == 0 && f.inverse != nullptr) f.inverse[self.line] = inverse;
   if (f.o == nullptr) return;
   const std::int64_t group = self.line % static_cast<std::uint32_t>(f.s.groups);
-  for (std::int64_t k = self.thread * Chunk::count; k < length; k += team * Chunk::count) {
-    T x[Chunk::count], w[Chunk::count], b[Chunk::count];
-    Chunk::load(f.x, f.dtype, start + k, x);
+  const ChunkedRow<Chunk> o(f.o, f.dtype, start, 1, length);
+  row.template each_chunk<team>(self.thread, T(0), [&](std::int64_t k, T(&x)[count]) {
+    T w[count], b[count];
     f.weight.template load<Chunk>(f.s, group, k, w);
     f.bias.template load<Chunk>(f.s, group, k, b);
-    for (int j = 0; j < Chunk::count; ++j) x[j] = (x[j] - mean) * inverse * w[j] + b[j];
-    Chunk::put(f.o, f.dtype, start + k, x, false);
-  }
+    for (int j = 0; j < count; ++j) x[j] = (x[j] - mean) * inverse * w[j] + b[j];
+    o.put(k, x, false);
+  });
 }
 
 // ---- on the host ----
@@ -153,11 +144,12 @@ void forward(View x, View weight, View bias, View o, View mean, View inverse, bo
   const NormSizes s(x);
   if (s.rows == 0) return;
   const Queue queue(x);
-  const bool packed = is_packed(x) && (!o.defined || is_packed(o));
+  const bool whole = is_packed(x) && (!o.defined || is_packed(o));
+  const bool packed = is_chunked(x, o.defined ? o : x);
   with_chunk(x.dtype, s.length, packed, [&]<class T, class Chunk, class Threads>(Chunk, Threads) {
     const Forward<T> f = arguments<T>(s, x, weight, bias, o, mean, inverse, centered, eps);
     if constexpr (Chunk::count > 1) {
-      if (f.weight.by_packs && f.bias.by_packs && hold<Chunk>(queue, f)) return;
+      if (whole && f.weight.by_packs && f.bias.by_packs && hold<Chunk>(queue, f)) return;
     }
     constexpr unsigned team = Threads::value;
     run(queue, normalise_rows<T, Chunk, team>, blocks_for(s.rows, Team<team>::per_block),

@@ -46,14 +46,17 @@ struct PerChannel {
         by_packs(!v.defined || packed ||
                  s.inner % static_cast<std::int64_t>(16 / size_of(v.dtype)) == 0) {}
 
-  /// Loads those of the entries of a row from k on.
+  /// Loads those of the entries of a row from k on, which may begin before the row and end behind
+  /// it.
   template <class Chunk, class T>
   __device__ __forceinline__ void load(const NormSizes& s, std::int64_t group, std::int64_t k,
                                        T (&values)[Chunk::count]) const {
-    if (data != nullptr && packed) return Chunk::load(data, dtype, group * group_step + k, values);
+    if (data != nullptr && packed && k % Chunk::count == 0) {
+      return Chunk::load(data, dtype, group * group_step + k, values);
+    }
     for (int j = 0; j < Chunk::count; ++j) {
       values[j] = static_cast<T>(otherwise);
-      if (data == nullptr) continue;
+      if (data == nullptr || k + j < 0 || k + j >= s.length) continue;
       values[j] = load_element<T>(data, dtype, group * group_step + s.channel(k + j) * step);
     }
   }
@@ -108,6 +111,16 @@ struct ThreadRow {
 inline bool is_packed(const View& v) {
   return reinterpret_cast<std::uintptr_t>(v.data) % 16 == 0 &&
          v.size(2) * v.size(3) % static_cast<std::int64_t>(16 / size_of(v.dtype)) == 0;
+}
+/// Whether the rows of dense views can be seen as ChunkedRow of packs, those of one view where
+/// those of the other are.
+inline bool is_chunked(const View& v, const View& w) {
+  constexpr std::int64_t shortest = 128;
+  return (is_packed(v) && is_packed(w)) ||
+         (v.dtype == w.dtype && v.size(2) * v.size(3) >= shortest &&
+          (reinterpret_cast<std::uintptr_t>(v.data) - reinterpret_cast<std::uintptr_t>(w.data)) %
+                  16 ==
+              0);
 }
 
 }  // namespace quipu::detail::on_cuda

@@ -1,8 +1,8 @@
 // Running sums, in f64 (whole numbers: i64, wrapping), rounded once. Lines side by side have a
 // thread each, which goes along the axis; lines along the dense dimension have a block each, which
-// takes 16 bytes (or four entries) a thread at a time: they are summed by the thread, by its warp
-// and by the block, and the total is carried on. Read and written once: bound by memory where there
-// are enough lines.
+// takes 16 bytes, wherever it begins (or four entries) a thread at a time: they are summed by the
+// thread, by its warp and by the block, and the total is carried on. Read and written once: bound
+// by memory where there are enough lines.
 //
 // sass sum_packed_lines: need LDG.E.128 STG.E.128; forbid LD.E ST.E; registers 64; shared 64
 // sass sum_l(ong_lines|ines_aside): forbid LD.E ST.E; registers 48; shared 8256
@@ -21,7 +21,7 @@ struct Sums {
   Walk<2> walk;
   std::uint32_t lines;
   std::int64_t length;
-  const void* x;  // the first entry in the order of the sum
+  void* x;  // the first entry in the order of the sum
   DType x_type;
   std::int64_t x_step;
   void* o;
@@ -83,14 +83,15 @@ __global__ void __launch_bounds__(block_threads, 1) sum_packed_lines(Sums s, boo
   __shared__ double scratch[block_threads / warp_size];
   std::int64_t at[2];
   s.walk.find(blockIdx.x, at);
-  const std::int64_t chunks = s.length / count;
+  const ChunkedRow<Chunk> x(s.x, s.x_type, at[from_x], 1, s.length);
+  const ChunkedRow<Chunk> o(s.o, s.o_type, at[from_o], 1, s.length);
+  const std::int64_t chunks = x.chunks();
   double carried = 0;
   for (std::int64_t base = 0; base < chunks; base += block_threads) {
     const std::int64_t c = base + threadIdx.x;
-    const std::int64_t k = (reverse ? chunks - 1 - c : c) * count;
-    double values[count], sum = 0;
-    for (int j = 0; j < count; ++j) values[j] = 0;
-    if (c < chunks) Chunk::load(s.x, s.x_type, at[from_x] + k, values);
+    const std::int64_t k = x.first(0) + (reverse ? chunks - 1 - c : c) * count;
+    double values[count] = {}, sum = 0;
+    if (c < chunks) x.load(k, values);
     if (reverse) {
       for (int j = count - 1; j >= 0; --j) values[j] = sum += values[j];
     } else {
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(block_threads, 1) sum_packed_lines(Sums s, boo
     double total;
     const double before = carried + sum_before<block_threads>(sum, scratch, total);
     for (int j = 0; j < count; ++j) values[j] += before;
-    if (c < chunks) Chunk::put(s.o, s.o_type, at[from_o] + k, values, s.add);
+    if (c < chunks) o.put(k, values, s.add);
     carried += total;
   }
 }
@@ -112,8 +113,8 @@ void cumsum(View x, Target o, int axis, bool reverse) {
   for (Strides& s : all.strides) s.erase(axis);
   const std::int64_t length = x.size(axis);
   const bool aside = length <= 32 || (std::abs(x.stride(axis)) != 1 && numel(all.shape) >= 256);
-  const bool packed = !aside && x.dtype == o.view.dtype && has_packed_rows(x, axis) &&
-                      has_packed_rows(o.view, axis);
+  const bool packed = !aside && x.dtype == o.view.dtype && has_chunked_rows(x, axis) &&
+                      has_chunked_rows(o.view, axis) && begin_alike(x, o.view, axis);
   const bool backwards = reverse && !packed;
   const std::int64_t start = backwards ? length - 1 : 0, sign = backwards ? -1 : 1;
   all.merged().for_each_part([&](const Layout<2>& part) {

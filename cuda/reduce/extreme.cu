@@ -1,4 +1,5 @@
-// The largest or smallest entry along an axis. x is read once, which bounds it. Lines side by side
+// The largest or smallest entry along an axis. x is read once, 16 bytes at a time where it is dense
+// along the axis, which bounds it. Lines side by side
 // have a thread each; lines along the dense dimension a warp, or a block where they are long. Few
 // long lines are split into pieces (split-K), by shape alone; the best of each piece goes through
 // the stream's scratch. The order (by value, NaN first, then by index) is strict: the result is
@@ -45,7 +46,7 @@ struct Search {
   Walk<3> walk;
   std::uint32_t lines;
   std::int64_t length, step, piece;  // entries of x; entries that one team looks at
-  const void* x;
+  void* x;
   DType x_type;
   void* values;  // may be null, as the next one
   DType values_type;
@@ -67,16 +68,17 @@ template <class T, class Chunk, unsigned team>
 __global__ void __launch_bounds__(block_threads, 4) search_pieces(Search s) {
   __shared__ Candidate<T> scratch[block_threads / warp_size];
   const Team<team> self;
-  const std::int64_t begin = blockIdx.y * s.piece, end = min(s.length, begin + s.piece);
+  const std::int64_t begin = blockIdx.y * s.piece;
   Candidate<T> best{T(0), -1};
   if (self.line < s.lines) {
     std::int64_t at[3];
     s.walk.find(self.line, at);
-    for (std::int64_t k = begin + self.thread * Chunk::count; k < end; k += team * Chunk::count) {
-      T values[Chunk::count];
-      Chunk::load(s.x, s.x_type, at[from_x] + k * s.step, values);
-      for (int j = 0; j < Chunk::count; ++j) best = better(best, {values[j], k + j}, s.largest);
-    }
+    const ChunkedRow<Chunk> row(s.x, s.x_type, at[from_x], s.step, s.length);
+    const auto compare = [&](T value, std::int64_t k) {
+      best = better(best, {value, k}, s.largest);
+    };
+    const bool last = blockIdx.y + 1 == gridDim.y;
+    row.template each_entry<team>(self.thread, compare, begin, last ? row.no_end : begin + s.piece);
   }
   const auto combine = [&](const Candidate<T>& a, const Candidate<T>& b) {
     return better(a, b, s.largest);
@@ -130,7 +132,7 @@ void extreme(View x, View values, View index, int axis, bool largest) {
   all.shape.erase(axis);
   for (Strides& s : all.strides) s.erase(axis);
   const std::int64_t length = x.size(axis);
-  const bool packed = has_packed_rows(x, axis);
+  const bool packed = has_chunked_rows(x, axis);
   // Lines side by side: neighbouring threads read neighbouring entries.
   const bool aside = length <= 8 || (std::abs(x.stride(axis)) != 1 && numel(all.shape) >= 32);
   all.merged().for_each_part([&](const Layout<3>& part) {

@@ -1,16 +1,18 @@
 // Gradients of softmax along any axis, with the work split as in forward.cu: o and d_o of a line
 // are held in registers, read once, and d_x is written or added to in the same kernel. Rows up to
-// 64 KiB and columns up to 2048 entries fit; for longer ones and any strides the mean of d_o under
-// the softmax is found in a first pass, split-K where there are few lines. Bound by memory.
+// 64 KiB and columns up to 2048 entries fit, and rows of 128 entries or more may begin anywhere;
+// for longer ones and any strides the mean of d_o under the softmax is found in a first pass,
+// split-K where there are few lines. Bound by memory.
 //
 // Where o was rounded to bf16 or f16 it no longer adds up to one, and the mean is divided by its
 // sum.
 //
-// sass hold_lines<.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
-//   registers 128
-// sass hold_lines<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
-//   registers 96
-// sass stream_lines<[^,<]*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
+// sass hold_lines<[^,<]*Packed.*,8>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$
+//   STG.E.U16; registers 128
+// sass hold_lines<[^,<]*Packed.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$
+//   STG.E.U16; registers 96
+// sass hold_lines<[^,<]*Peeled: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
+// sass stream_lines<[^,<]*(Packed|Peeled): need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
 #include "quipu/cuda/ptx.h"
 #include "quipu/ops/act_kernels.h"
@@ -50,6 +52,31 @@ struct Inputs {
   bool rounded;
 };
 
+/// A thread's single element of a peeled row, if it has one.
+template <class Chunk>
+struct Edge {
+  using T = typename Chunk::Number;
+  using E = typename Chunk::Element;
+  __device__ __forceinline__ Edge(const Inputs<T>& in, const ThreadLine<3, Chunk>& line, bool there)
+      : exists(there) {
+    if (!exists) return;
+    o = converted<T>(static_cast<const E*>(in.o)[line.edge_at(from_o)]);
+    d_o = converted<T>(static_cast<const E*>(in.d_o)[line.edge_at(from_d_o)]);
+  }
+  template <int S>
+  __device__ __forceinline__ void add_to(Sums<T, S>& sums) const {
+    if constexpr (is_peeled<Chunk>) sums.template add<1>({o}, {d_o});
+  }
+  __device__ __forceinline__ void put(const GradTarget<Chunk>& target,
+                                      const ThreadLine<3, Chunk>& line, T mean) const {
+    if (!exists) return;
+    put_element(target.data, element_dtype<E>, line.edge_at(from_d_x), o * (d_o - mean),
+                target.add);
+  }
+  bool exists;
+  T o = 0, d_o = 0;
+};
+
 template <class Chunk, bool rows, int V>
 __global__ void __launch_bounds__(most_threads, 1)
     hold_lines(Lines<3> lines, Inputs<ComputeOf<typename Chunk::Element>> in,
@@ -57,9 +84,9 @@ __global__ void __launch_bounds__(most_threads, 1)
   using T = ComputeOf<typename Chunk::Element>;
   constexpr int count = Chunk::count, S = rows ? 1 : count, together = 4;
   const LineTeam team = lines.team();
-  const ThreadLine<3> line(lines, team);
+  const ThreadLine<3, Chunk> line(lines, team);
   const auto index = [&](int v) { return team.member + std::int64_t{v} * team.members; };
-  const auto is_inside = [&](int v) { return line.active && index(v) < lines.length; };
+  const auto is_inside = [&](int v) { return line.active && index(v) < line.length; };
   const auto at = [&](int view, int v) { return line.at[view] + index(v) * lines.step[view]; };
 
   typename Chunk::Raw o[V], d_o[V];
@@ -76,9 +103,12 @@ __global__ void __launch_bounds__(most_threads, 1)
     Chunk::unpack(d_o[v], b);
     sums.add(a, b);
   }
+  const Edge<Chunk> edge(in, line, line.has_edge);
+  edge.add_to(sums);
   team.fold(sums.values, dynamic_shared<T>(), Plus());
   T means[S];
   sums.find_means(in.rounded, means);
+  edge.put(target, line, means[0]);
   for (int first = 0; first < V; first += together) {
     typename Chunk::Raw before[together];
     for (int v = 0; v < together; ++v) {
@@ -106,9 +136,10 @@ __global__ void __launch_bounds__(most_threads, 1)
   using Raw = typename Chunk::Raw;
   constexpr int count = Chunk::count, S = rows ? 1 : count, batch = 4;
   const LineTeam team = lines.team();
-  const ThreadLine<3> line(lines, team);
-  const std::int64_t begin = parts.begin(lines.length) + team.member;
-  const std::int64_t end = line.active ? parts.end(lines.length) : 0;
+  const ThreadLine<3, Chunk> line(lines, team);
+  const std::int64_t begin = parts.begin(line.length) + team.member;
+  const std::int64_t end = line.active ? parts.end(line.length) : 0;
+  const Edge<Chunk> edge(in, line, line.has_edge && blockIdx.y == 0);
   const std::int64_t total = std::int64_t{lines.positions} * S;
   const std::int64_t first = line.position * std::int64_t{S};
   const auto at = [&](int view, std::int64_t i) { return line.at[view] + i * lines.step[view]; };
@@ -138,6 +169,7 @@ __global__ void __launch_bounds__(most_threads, 1)
         sums.add(x, y);
       }
     });
+    edge.add_to(sums);
   } else {
     for (std::int64_t part = team.member; part < parts.count && line.active; part += team.members) {
       const T* const from = parts.statistics + 2 * total * part + first;
@@ -159,6 +191,7 @@ __global__ void __launch_bounds__(most_threads, 1)
   }
   T means[S];
   sums.find_means(in.rounded, means);
+  edge.put(target, line, means[0]);
   each_batch([&](const std::int64_t(&index)[batch], const Raw(&o)[batch], const Raw(&d_o)[batch]) {
     Raw before[batch];
     for (int b = 0; b < batch; ++b) {
@@ -184,8 +217,9 @@ class Backward {
       : o_(o), d_o_(d_o), d_x_(d_x), parts_(parts), queue_(o), plan_({&o, &d_o, &d_x.view}, axis) {}
 
   void run() const {
-    if (plan_.packed()) {
+    if (plan_.packed() || plan_.peeled()) {
       return with_packed(o_.dtype, [&]<class T, class E>(Packed<T, E> chunk) {
+        if (plan_.peeled()) return run_packed<true>(Peeled<Packed<T, E>>{});
         plan_.rows() ? run_packed<true>(chunk) : run_packed<false>(chunk);
       });
     }
@@ -204,14 +238,12 @@ class Backward {
 
   template <class T>
   Inputs<T> inputs(const Part& part) const {
-    return {part_address(o_, part.starts[from_o], plan_.packed()),
-            part_address(d_o_, part.starts[from_d_o], plan_.packed()), o_.dtype,
+    return {plan_.address_in(o_, part, from_o), plan_.address_in(d_o_, part, from_d_o), o_.dtype,
             is_reduced(o_.dtype)};
   }
   template <class Chunk>
   GradTarget<Chunk> target(const Part& part) const {
-    return {part_address(d_x_.view, part.starts[from_d_x], plan_.packed()), d_x_.view.dtype,
-            d_x_.add};
+    return {plan_.address_in(d_x_.view, part, from_d_x), d_x_.view.dtype, d_x_.add};
   }
 
   template <class Chunk, bool rows, int V>

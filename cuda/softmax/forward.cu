@@ -1,16 +1,20 @@
 // Softmax along any axis. Lines that fit are held in registers by a part of a warp, a warp or a
 // block: read once, 16 bytes a thread at a time, and written once. Rows up to 128 KiB and columns
-// up to 4096 entries do; columns come in strips of 32 bytes or more, without a transpose. Longer
-// lines and those of any strides are read twice: for the online softmax (column_softmax.cuh), then
-// for the result; where there are few lines, several blocks share each (split-K) and merge their
-// partial statistics from the workspace. Bound by memory; exponentials of reduced types are
-// computed twice instead of kept.
+// up to 4096 entries do; columns come in strips of 32 bytes or more, without a transpose, and rows
+// of 128 entries or more may begin anywhere. Longer lines and those of any strides are read twice:
+// for the online softmax (column_softmax.cuh), then for the result; where there are few lines,
+// several blocks share each (split-K) and merge their partial statistics from the workspace. Bound
+// by memory; exponentials of reduced types are computed twice instead of kept.
 //
-// sass hold_lines<.*,16>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
+// sass hold_lines<[^,<]*Packed.*,16>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$
+//   STG.E.U16; registers 128
+// sass hold_lines<[^,<]*Packed.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$
+//   STG.E.U16; registers 64
+// sass hold_lines<[^,<]*Peeled.*,16>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
-// sass hold_lines<.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$ STG.E$ STG.E.U16;
+// sass hold_lines<[^,<]*Peeled.*,4>: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 64
-// sass stream_lines<[^,<]*Packed: need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
+// sass stream_lines<[^,<]*(Packed|Peeled): need LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$;
 //   registers 128
 #include "quipu/cuda/ptx.h"
 #include "quipu/ops/act_kernels.h"
@@ -30,9 +34,9 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
   constexpr int count = Chunk::count, S = rows ? 1 : count;
   constexpr bool keeps_exponentials = !is_reduced_v<E>;  // in the registers of x
   const LineTeam team = lines.team();
-  const ThreadLine<2> line(lines, team);
+  const ThreadLine<2, Chunk> line(lines, team);
   const auto index = [&](int v) { return team.member + std::int64_t{v} * team.members; };
-  const auto is_inside = [&](int v) { return line.active && index(v) < lines.length; };
+  const auto is_inside = [&](int v) { return line.active && index(v) < line.length; };
 
   // Loops over raw[] are unrolled by order: registers have no index, and the exponential of f64 is
   // long enough for the compiler to decline.
@@ -52,6 +56,11 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
     Chunk::unpack(raw[v], values);
     for (int j = 0; j < count; ++j) largest[j % S] = max(largest[j % S], values[j]);
   }
+  T edge = -std::numeric_limits<T>::infinity();
+  if constexpr (is_peeled<Chunk>) {
+    if (line.has_edge) edge = converted<T>(static_cast<const E*>(x)[line.edge_at(from_x)]);
+    largest[0] = max(largest[0], edge);
+  }
   T* const scratch = dynamic_shared<T>();
   team.fold(largest, scratch, Larger());
   T sum[S];
@@ -59,6 +68,7 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
     largest[s] = finite_shift(largest[s]);
     sum[s] = T(0);
   }
+  if constexpr (is_peeled<Chunk>) sum[0] = edge = exp_below<E>(edge - largest[0]);
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     ptx::look_new(raw[v]);
@@ -82,6 +92,7 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
     }
     static_cast<uint4*>(o)[line.at[from_o] + index(v) * lines.step[from_o]] = Chunk::packed(values);
   }
+  if (line.has_edge) static_cast<E*>(o)[line.edge_at(from_o)] = converted<E>(edge * sum[0]);
 }
 
 /// Merges the statistics of the columns of a pack, where all of them belong to one row.
@@ -105,9 +116,10 @@ __global__ void __launch_bounds__(most_threads, 1)
   constexpr int count = Chunk::count, S = rows ? 1 : count;
   constexpr int batch = sizeof(T) == 8 ? 2 : 4;
   const LineTeam team = lines.team();
-  const ThreadLine<2> line(lines, team);
-  const std::int64_t begin = parts.begin(lines.length) + team.member;
-  const std::int64_t end = line.active ? parts.end(lines.length) : 0;
+  const ThreadLine<2, Chunk> line(lines, team);
+  const bool has_edge = line.has_edge && blockIdx.y == 0;
+  const std::int64_t begin = parts.begin(line.length) + team.member;
+  const std::int64_t end = line.active ? parts.end(line.length) : 0;
   const std::int64_t total = std::int64_t{lines.positions} * S,
                      first = line.position * std::int64_t{S};
   T* const scratch = dynamic_shared<T>();
@@ -121,6 +133,10 @@ __global__ void __launch_bounds__(most_threads, 1)
       state = own;
     } else {
       state = joined_pack<E>(own);
+      if (has_edge) {
+        state.template add<1>({{converted<T>(static_cast<const E*>(x)[line.edge_at(from_x)])}},
+                              {{T(0)}});
+      }
     }
     state.join(team, scratch);
     if (parts.pass == Pass::statistics) {
@@ -156,6 +172,11 @@ __global__ void __launch_bounds__(most_threads, 1)
       }
     }
   }
+  if (has_edge) {
+    const T z = converted<T>(static_cast<const E*>(x)[line.edge_at(from_x)]);
+    const T weight = exp_below<E>(z - state.largest[0]) * state.sum[0];
+    static_cast<E*>(o)[line.edge_at(from_o)] = converted<E>(weight);
+  }
 }
 
 // ---- on the host ----
@@ -166,8 +187,9 @@ class Forward {
       : x_(x), o_(o), parts_(parts), queue_(x), plan_({&x, &o}, axis) {}
 
   void run() const {
-    if (plan_.packed()) {
+    if (plan_.packed() || plan_.peeled()) {
       return with_packed(x_.dtype, [&]<class T, class E>(Packed<T, E> chunk) {
+        if (plan_.peeled()) return run_packed<true>(Peeled<Packed<T, E>>{});
         plan_.rows() ? run_packed<true>(chunk) : run_packed<false>(chunk);
       });
     }
@@ -188,8 +210,7 @@ class Forward {
     plan_.each(cut.together, [&](const Lines<2>& lines, const Layout<2>& part) {
       on_cuda::run(queue_, hold_lines<Chunk, rows, V>, plan_.blocks(lines, cut), cut.threads,
                    plan_.fold_bytes<T>(cut, rows ? 1 : Chunk::count), lines,
-                   part_address(x_, part.starts[from_x], true),
-                   part_address(o_, part.starts[from_o], true));
+                   plan_.address_in(x_, part, from_x), plan_.address_in(o_, part, from_o));
     });
   }
 
@@ -197,14 +218,13 @@ class Forward {
   void stream(Chunk) const {
     using T = ComputeOf<typename Chunk::Element>;
     const LineCut cut = plan_.streamed();
-    const bool packed = plan_.packed();
     plan_.each(cut.together, [&](const Lines<2>& lines, const Layout<2>& part) {
       plan_.each_pass<T>(parts_, [&](const LineParts<T>& parts) {
         const dim3 grid(plan_.blocks(lines, cut), static_cast<unsigned>(parts.count));
         on_cuda::run(queue_, stream_lines<Chunk, rows>, grid, cut.threads,
                      plan_.fold_bytes<T>(cut, rows ? 1 : Chunk::count), lines,
-                     part_address(x_, part.starts[from_x], packed),
-                     part_address(o_, part.starts[from_o], packed), x_.dtype, o_.dtype, parts);
+                     plan_.address_in(x_, part, from_x), plan_.address_in(o_, part, from_o),
+                     x_.dtype, o_.dtype, parts);
       });
     });
   }

@@ -76,36 +76,22 @@ struct Packed {
   }
 };
 
-/// A row as a kernel reads it; Packed ones have step 1.
-struct Row {
-  const void* data;
-  DType dtype;
-  std::int64_t start, step, length;
-};
-/// Calls f(value, index) for this thread's entries of a row that `threads` threads share.
-template <class Chunk, unsigned threads, class F>
-__device__ __forceinline__ void for_each_entry(const Row& row, F f) {
-  for (std::int64_t k = threadIdx.x % threads * Chunk::count; k < row.length;
-       k += threads * Chunk::count) {
-    typename Chunk::Number values[Chunk::count];
-    Chunk::load(row.data, row.dtype, row.start + k * row.step, values);
-    for (int j = 0; j < Chunk::count; ++j) f(values[j], k + j);
-  }
-}
-
 /// A row in chunks. Packs are those of memory, aligned to 16 bytes: a row may begin and end inside
-/// of one, of which only its own entries move, one by one. Entries of chunk k are k, k + 1, ...
+/// of one, of which only its own entries move, one by one. Entries of chunk k are k, k + 1, ... A
+/// wider gradient, whose chunks lie elsewhere, takes those of a row that begins with a whole pack.
 template <class Chunk>
 class ChunkedRow {
  public:
   using T = typename Chunk::Number;
   static constexpr int count = Chunk::count;
+  static constexpr std::int64_t no_end = std::numeric_limits<std::int64_t>::max();
 
   /// Packed rows have step 1.
   __device__ __forceinline__ ChunkedRow(void* data, DType dtype, std::int64_t start,
                                         std::int64_t step, std::int64_t length)
       : data_(data), dtype_(dtype), start_(start), step_(step), length_(length) {
     if constexpr (count > 1) {
+      if (dtype != element_dtype<typename Chunk::Element>) return;  // put() stores one by one
       auto* const row = static_cast<typename Chunk::Element*>(data) + start;
       start_ = reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof *row;
       data_ = row - start_;
@@ -115,8 +101,39 @@ class ChunkedRow {
   __device__ __forceinline__ std::int64_t first(unsigned thread) const {
     return std::int64_t{thread} * count - (count > 1 ? start_ : 0);
   }
+  /// How many chunks hold entries of the row.
+  __device__ __forceinline__ std::int64_t chunks() const {
+    return (length_ - first(0) + count - 1) / count;
+  }
   __device__ __forceinline__ bool has(std::int64_t k) const {
     return count == 1 || (k >= 0 && k < length_);
+  }
+  /// Calls f(k, values) for the chunks of a thread of a team of `team` threads. Values of entries
+  /// outside the row are `outside`. Of a row that is cut into pieces, a multiple of `count` long,
+  /// the team has the entries of the chunks in [begin, end), counted from the first chunk.
+  template <unsigned team, class F>
+  __device__ __forceinline__ void each_chunk(unsigned thread, T outside, F f,
+                                             std::int64_t begin = 0,
+                                             std::int64_t end = no_end) const {
+    end = min(length_, end == no_end ? end : first(0) + end);
+    for (std::int64_t k = first(thread) + begin; k < end; k += team * count) {
+      T values[count];
+      for (T& value : values) value = outside;
+      load(k, values);
+      f(k, values);
+    }
+  }
+  /// Calls f(value, k) for the entries of those chunks.
+  template <unsigned team, class F>
+  __device__ __forceinline__ void each_entry(unsigned thread, F f, std::int64_t begin = 0,
+                                             std::int64_t end = no_end) const {
+    const auto each = [&](std::int64_t k, const T(&values)[count]) {
+      const bool whole = is_whole(k);
+      for (int j = 0; j < count; ++j) {
+        if (whole || has(k + j)) f(values[j], k + j);
+      }
+    };
+    each_chunk<team>(thread, T(0), each, begin, end);
   }
   /// Values of entries outside the row stay as they are.
   __device__ __forceinline__ void load(std::int64_t k, T (&values)[count]) const {

@@ -2,6 +2,9 @@
 // every type, beside the reference.
 #include <quipu/quipu.h>
 
+#include <functional>
+#include <utility>
+
 #include "ops/loss_checks.h"
 #include "quipu/core/kernel_modes.h"
 
@@ -54,17 +57,47 @@ TEST_CASE_FIXTURE(EachDevice, "long lines: rms_norm and cross_entropy") {
   }
 }
 
-TEST_CASE_FIXTURE(EachDevice, "long lines: cross_entropy of rows that begin anywhere") {
-  const auto loss = [](const Inputs& in) { return cross_entropy(in[0], in[1]); };
+TEST_CASE_FIXTURE(EachDevice, "long lines: rows that begin anywhere") {
+  using Call = std::pair<const char*, std::function<Tensor(const Tensor&)>>;
   for (const DType dtype : {f64, f32, bf16, f16}) {
     for (const int length : {131, 1500, 2053}) {
       CAPTURE(dtype);
       CAPTURE(length);
+      const Tensor targets = from({0, 60, length - 1}, {3}, i64, device);
+      const Tensor weight = normals({length}, dtype, device, 5);
+      const Call calls[] = {
+          {"cross_entropy", [&](const Tensor& x) { return cross_entropy(x, targets); }},
+          {"softmax", [](const Tensor& x) { return act(x, Act::softmax, 1); }},
+          {"max", [](const Tensor& x) { return max(x, 1); }},
+          {"cumsum", [](const Tensor& x) { return cumsum(x, 1); }},
+          {"top_k", [](const Tensor& x) { return top_k(x, 5, 1).values; }},
+          {"rms_norm", [&](const Tensor& x) { return rms_norm(x, weight); }},
+          {"layer_norm", [](const Tensor& x) { return layer_norm(x); }},
+      };
       const Tensor wide = normals({3, 2 * length}, dtype, device);
       for (const Tensor& x : {normals({3, length}, dtype, device), wide.slice(1, 1, 1 + length),
                               wide.slice(1, 5, 5 + length), wide.slice(1, 0, {}, 2)}) {
-        CHECK_NOTHROW(run_checked(loss, {x.detach(), from({0, 60, length - 1}, {3}, i64, device)}));
+        for (const Call& call : calls) {
+          CAPTURE(std::string(call.first));
+          CHECK_NOTHROW(
+              run_checked([&](const Inputs& in) { return call.second(in[0]); }, {x.detach()}));
+        }
       }
+    }
+  }
+}
+
+/// Few rows, which several blocks share, and rows that are read twice.
+TEST_CASE_FIXTURE(EachDevice, "long lines: long rows that begin anywhere") {
+  for (const DType dtype : {f64, f32, bf16, f16}) {
+    CAPTURE(dtype);
+    for (const std::int64_t length : {9001, 70003}) {
+      CAPTURE(length);
+      const Tensor x = normals({1, length + 3}, dtype, device).slice(1, 3).detach();
+      const auto softmax = [](const Inputs& in) { return act(in[0], Act::softmax, 1); };
+      const auto largest = [](const Inputs& in) { return max(in[0], 1); };
+      CHECK_NOTHROW(run_checked(softmax, {x}));
+      CHECK_NOTHROW(run_checked(largest, {x}));
     }
   }
 }

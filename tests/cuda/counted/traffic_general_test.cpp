@@ -89,6 +89,18 @@ TEST_CASE("traffic: rows that begin anywhere move 16 bytes a lane, as others do"
     Tape tape;
     tape.backward(cross_entropy(x, targets));
   });
+  check_requests("softmax", 1.05, [](const Tensor& x) {
+    Tape tape;
+    tape.backward(act(x, Act::softmax, 1), {x.detach(), false});
+  });
+  check_requests("max", 1.2, [](const Tensor& x) { max(x, 1); });
+  check_requests("cumsum", 1.2, [](const Tensor& x) { cumsum(x, 1); });
+  check_requests("top_k", 1.2, [](const Tensor& x) { top_k(x, 5, 1); });
+  check_requests("layer_norm", 1.2, [](const Tensor& x) {
+    Tape tape;
+    tape.backward(layer_norm(x), {x.detach(), false});
+  });
+  check_requests("sample", 1.2, [](const Tensor& x) { sample(x, {.top_k = 9}); });
   const Tensor columns = values({2048, 64}, bf16);
   CHECK(requests_of([&] { sum(columns, 0); }) <= 1.2 * 2048 * 64 * 2 / 512);
 }
