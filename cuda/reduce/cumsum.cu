@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(block_threads, 1) sum_long_lines(Sums s) {
 /// The same for rows that move 16 bytes at a time. A sum from the end takes the last 16 bytes
 /// first.
 template <class E>
-__global__ void __launch_bounds__(block_threads, 1) sum_packed_lines(Sums s, bool reverse) {
+__global__ void __launch_bounds__(block_threads, 4) sum_packed_lines(Sums s, bool reverse) {
   using Chunk = Packed<double, E>;
   constexpr int count = Chunk::count;
   __shared__ double scratch[block_threads / warp_size];
