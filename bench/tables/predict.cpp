@@ -129,7 +129,9 @@ LaunchTime time_of(const LaunchCounts& launch, const Card& card, const MachineCo
   const bool apart = launch[Count::barriers] > 0 && together == 1 && code && !code->fetches_ahead;
   const double seconds = apart ? fetching.first + computing.first : slowest.first;
   time.ms = 1e3 * seconds + launch_ms;
-  time.bound = 1e3 * seconds > launch_ms ? slowest.second : "launch";
+  time.bound = 1e3 * seconds <= launch_ms ? "launch"
+               : apart                    ? "fetching, then computing"
+                                          : slowest.second;
   return time;
 }
 

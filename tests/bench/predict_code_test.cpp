@@ -60,6 +60,7 @@ TEST_CASE("predict: barriers in the only block of a multiprocessor keep phases a
   SUBCASE("by registers") {
     code.registers = 129;
     CHECK(busy_ms(counts, &code) == close(0.5));
+    CHECK(std::string(time_of(counts, card, &code).bound) == "fetching, then computing");
   }
   SUBCASE("by shared memory: 164 KiB, and 1 KiB of each block is the system's") {
     counts.shared_bytes = 81 << 10;
