@@ -134,6 +134,18 @@ TEST_CASE("predict: the machine code of every kernel that is predicted is known"
   CHECK(code_of("quipu::no_such_kernel", 80) == nullptr);
 }
 
+TEST_CASE("predict: forward attention issues less than its products take, 8 clocks for each mma") {
+  for (const std::string width : {"64", "128"}) {
+    const MachineCode* code =
+        code_of("quipu::detail::on_cuda::(anonymous namespace)::attend_fragments<__nv_bfloat16, " +
+                    width + ">",
+                80);
+    REQUIRE(code != nullptr);
+    CAPTURE(width);
+    CHECK(code->loops[0].instructions < 8 * code->loops[0].mma);
+  }
+}
+
 TEST_CASE("predict: attention beside FlashAttention-2") {
   if (!can_predict()) {
     expect_error([&] { predict_attention(card); }, "emulated device");
