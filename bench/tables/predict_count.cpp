@@ -60,6 +60,9 @@ LaunchCounts counts_of(const emulator::LaunchRecord& record) {
   counts[Count::sectors] = double(c.load.units + c.store.units + c.atomic.units);
   counts[Count::passes] = double(c.shared_load.units + c.shared_store.units);
   counts[Count::mma_flops] = double(c.mma_flops);
+  counts[Count::lane_bytes] = double(c.load.bytes + c.store.bytes + c.atomic.bytes);
+  counts[Count::shared_lane_bytes] = double(c.shared_load.bytes + c.shared_store.bytes);
+  counts[Count::barriers] = double(c.barriers);
   counts[Count::again_in_block] = double(c.in_block.sectors);
   counts[Count::gap_in_block] = c.in_block.mean_distance();
   counts[Count::again_shared] = double(c.in_block_of_shared.sectors);

@@ -13,7 +13,7 @@ namespace {
 
 using Column = std::vector<double>;
 
-constexpr std::size_t plain_terms = 4;  // then the blocks of each launch
+constexpr std::size_t squares = 4, plain_terms = 5;  // then the blocks of each launch
 
 double term(std::size_t which, double tokens, double units, const CallCounts& cut) {
   switch (which) {
@@ -21,6 +21,7 @@ double term(std::size_t which, double tokens, double units, const CallCounts& cu
     case 1: return tokens;
     case 2: return units;
     case 3: return tokens * units;
+    case squares: return tokens * tokens;
     default: return cut[which - plain_terms].blocks;
   }
 }
@@ -35,12 +36,13 @@ double dot(const Column& a, const Column& b) {
 
 }  // namespace
 
-Growth::Growth(std::vector<Sample> samples) : samples_(std::move(samples)) {
+Growth::Growth(std::vector<Sample> samples, Work work) : samples_(std::move(samples)) {
   check(samples_.size() >= 2, "growth: wanted two samples or more, got ", samples_.size());
   for (const Sample& s : samples_) {
     check(same_kernels(s.counts, samples_[0].counts), "growth: the samples run different kernels");
   }
   for (std::size_t which = 0; which < plain_terms + samples_[0].counts.size(); ++which) {
+    if (which == squares && work == Work::tokens) continue;
     Column rest;
     for (const Sample& s : samples_) rest.push_back(term(which, s.tokens, s.units, s.counts));
     const double size = std::sqrt(dot(rest, rest));
@@ -114,8 +116,8 @@ double Growth::deviation_from(const Sample& other) const {
   if (!same_kernels(samples_[0].counts, other.counts)) return INFINITY;
   const CallCounts fitted = at(other.tokens, other.units, other.counts);
   double worst = 0;
-  for (const Count c :
-       {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes, Count::mma_flops}) {
+  for (const Count c : {Count::read_bytes, Count::written_bytes, Count::sectors, Count::passes,
+                        Count::mma_flops, Count::lane_bytes, Count::shared_lane_bytes}) {
     double missed = 0, all = 0;
     for (std::size_t i = 0; i < fitted.size(); ++i) {
       missed += std::abs(fitted[i][c] - other.counts[i][c]);

@@ -176,7 +176,7 @@ class Column {
     const CallCounts counts =
         target.empty() ? target
                        : fit.growth->at(double(tokens_of(table_, n)), units_of(size), target);
-    const std::vector<LaunchTime> launches = time_of(counts, card_, stated_flops(table_, n));
+    const std::vector<LaunchTime> launches = time_of(counts, card_);
     if (largest_.empty()) {
       largest_ = fmt::format("{} at n = {}: {}", variant_.column, n, text_of(launches));
     }

@@ -22,7 +22,7 @@ using namespace quipu::bench;
 
 struct Options {
   std::string family, kind, pass, device, format = "table", out;
-  bool predicted = false;
+  bool predicted = false, kernels = false;
   std::string card;  // to predict for; empty: the one of each table
   std::int64_t max_n = 0;
   int repeats = 20;
@@ -76,6 +76,15 @@ Comparison predicted_table(const Options& options, const PublishedTable& table) 
 }
 
 void run(const Options& options) {
+  if (options.kernels) {
+    for (const std::string& name : predicted_kernels()) fmt::print("{}\n", name);
+    return;
+  }
+  if (options.family == "attention") {
+    check(options.predicted, "attention has no published tables: add --predict a100 or h100");
+    fmt::print("{}", predict_attention(card_named(options.card.empty() ? "a100" : options.card)));
+    return;
+  }
   if (options.predicted && options.format == "table") fmt::print("{}\n\n", how_predicted());
   const std::vector<PublishedTable> tables = read_published(options.published);
   std::vector<Comparison> all;
@@ -109,8 +118,11 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Prints the published tables of the fused operators with ours beside them.");
-  app.add_option("--family", options.family, "only this operator (default: all)")
-      ->check(CLI::IsMember({"act", "lrpe_rotate", "lrpe_cosine", "tpa_decode", "flao"}));
+  app.add_option(
+         "--family", options.family,
+         "only this operator (default: all but attention, which is only predicted, in TFLOP/s)")
+      ->check(
+          CLI::IsMember({"act", "lrpe_rotate", "lrpe_cosine", "tpa_decode", "flao", "attention"}));
   options.kind = "memory";
   app.add_option("--kind", options.kind, "what is measured")
       ->capture_default_str()
@@ -136,6 +148,7 @@ int main(int argc, char** argv) {
       "for speed on a card that is not here, in the emulated build: a100, a800, h100 or h200 "
       "(default: the card of each table)");
   predict->expected(0, 1);
+  app.add_flag("--kernels", options.kernels, "print the kernels that --predict needs the code of");
   CLI11_PARSE(app, argc, argv);
   options.predicted = predict->count() > 0;
   if (options.predicted) {

@@ -13,7 +13,7 @@ using namespace quipu;
 using namespace quipu::bench;
 
 /// Round figures: 1 TB/s of memory at 92 %, 1 MB of L2.
-const Card card{"card", "Card", 1e12, 1e6, 5e12, 100, 1e9, 150000, 100000, 100e12, 10e12};
+const Card card{"card", "Card", 80, 1e12, 1e6, 5e12, 100, 1e9, 150000, 100e12};
 constexpr double launch_ms = 0.003;
 
 LaunchCounts launch(double read, double written) {
@@ -27,13 +27,20 @@ LaunchCounts launch(double read, double written) {
   return counts;
 }
 
-/// Without the cost of the launch.
-double busy_ms(const LaunchCounts& counts, double flops = 0) {
-  return time_of(counts, card, flops).ms - launch_ms;
+/// Code without loops.
+MachineCode straight(double instructions) {
+  MachineCode code;
+  code.once.instructions = instructions;
+  return code;
 }
 
-std::string bound(const LaunchCounts& counts, double flops = 0) {
-  return time_of(counts, card, flops).bound;
+/// Without the cost of the launch.
+double busy_ms(const LaunchCounts& counts, const MachineCode* code = nullptr) {
+  return time_of(counts, card, code).ms - launch_ms;
+}
+
+std::string bound(const LaunchCounts& counts, const MachineCode* code = nullptr) {
+  return time_of(counts, card, code).bound;
 }
 
 doctest::Approx close(double value) {
@@ -65,8 +72,9 @@ TEST_CASE("predict: the slowest part of a launch is its time") {
   counts[Count::mma_flops] = 5e11;
   CHECK(busy_ms(counts) == close(5));
   CHECK(bound(counts) == "tensor cores");
-  CHECK(busy_ms(counts, 6e10) == close(6));
-  CHECK(bound(counts, 6e10) == "arithmetic");
+  const MachineCode code = straight(300000);  // of 8000 warps, four a clock and multiprocessor
+  CHECK(busy_ms(counts, &code) == close(6));
+  CHECK(bound(counts, &code) == "instructions");
 }
 
 TEST_CASE("predict: few blocks keep few multiprocessors busy") {
@@ -78,23 +86,18 @@ TEST_CASE("predict: few blocks keep few multiprocessors busy") {
   CHECK(busy_ms(counts) == close(1));
   counts[Count::mma_flops] = 2e10;
   CHECK(busy_ms(counts) == close(2));
-  CHECK(busy_ms(counts, 3e9) == close(3));
-  counts.blocks = 100;
-  CHECK(busy_ms(counts, 3e9) == close(0.3));
-  counts.blocks = 0;  // not known
-  CHECK(busy_ms(counts, 3e9) == close(0.3));
+  const MachineCode code = straight(1200000);  // of 80 warps
+  CHECK(busy_ms(counts, &code) == close(2.4));
+  counts.blocks = 0;  // not known: all multiprocessors are busy
+  CHECK(busy_ms(counts) == close(0.2));
 }
 
 TEST_CASE("predict: launches add up, each with its cost; no launch costs nothing") {
-  CHECK(total_ms(time_of(CallCounts{}, card, 0)) == 0);
+  CHECK(total_ms(time_of(CallCounts{}, card)) == 0);
   const LaunchCounts small = launch(32, 32);
-  CHECK(std::string(time_of(small, card, 0).bound) == "launch");
+  CHECK(std::string(time_of(small, card, nullptr).bound) == "launch");
   const CallCounts two{launch(92e6, 0), launch(0, 184e6)};
-  CHECK(total_ms(time_of(two, card, 0)) == close(0.1 + 0.2 + 2 * launch_ms));
-  // Stated arithmetic goes to launches by the bytes that they touch: 1 and 2 of 3 parts.
-  const auto times = time_of(two, card, 30e9);
-  CHECK(times[0].ms == close(1 + launch_ms));
-  CHECK(times[1].ms == close(2 + launch_ms));
+  CHECK(total_ms(time_of(two, card)) == close(0.1 + 0.2 + 2 * launch_ms));
 }
 
 TEST_CASE("predict: a second read goes to memory when more than L2 lies between") {
@@ -105,7 +108,7 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
   counts[Count::gap_in_block] = 40;
   CHECK(busy_ms(counts) == close(0.2));
   SUBCASE("shared memory lets fewer blocks run at once") {
-    counts.shared_bytes = 50000;  // 2 a multiprocessor: 200 in all
+    counts.shared_bytes = 70000;  // 2 a multiprocessor: 200 in all
     CHECK(busy_ms(counts) == close(0.1));
     counts[Count::gap_in_block] = 160;
     CHECK(busy_ms(counts) == close(0.2));
@@ -114,7 +117,7 @@ TEST_CASE("predict: a second read goes to memory when more than L2 lies between"
     LaunchCounts little = launch(0.9e6, 0);
     little[Count::again_in_block] = 1e6;
     little[Count::gap_in_block] = 1e6;
-    CHECK(time_of(little, card, 0).memory_bytes == 0.9e6);
+    CHECK(time_of(little, card, nullptr).memory_bytes == 0.9e6);
   }
   SUBCASE("what L1 keeps is nothing to L2") {
     LaunchCounts often = launch(0.92e6, 0);
@@ -214,6 +217,19 @@ TEST_CASE("predict: gaps that grow with a part, and gaps whose sum grows with th
   Growth means({strip(1024), strip(1088), strip(1280)});
   means.choose_gaps(strip(1216));
   CHECK(gap(means, 32768, 1) == doctest::Approx(4 * 32768));
+}
+
+TEST_CASE("predict: growth with the square of the tokens") {
+  const auto squared = [](double tokens) {
+    Sample s = sample(tokens, 1);
+    s.counts[0][Count::mma_flops] = 5 + 3 * tokens + 2 * tokens * tokens;
+    return s;
+  };
+  const Growth growth({squared(64), squared(128), squared(192)}, Growth::Work::squares);
+  CHECK(growth.at(4096, 1, cut(4096, 1))[0][Count::mma_flops] ==
+        doctest::Approx(5 + 3 * 4096.0 + 2 * 4096.0 * 4096.0).epsilon(1e-6));
+  const Growth linear({squared(64), squared(128), squared(192)});
+  CHECK(linear.deviation_from(squared(256)) > 0.01);
 }
 
 TEST_CASE("predict: growth that is not as assumed, and other kernels, are noticed") {

@@ -17,6 +17,7 @@
 // sass strided_copy_kernel: slots few LDG.E
 // sass strided_copy_kernel: bloks 2
 #include "quipu/cuda/launch.h"
+#include "quipu/cuda/ptx.h"
 
 namespace quipu::testing {
 
@@ -46,6 +47,14 @@ __global__ void polynomial_kernel(const float* from, float* to, int n) {
     sum += (((x * 0.3F + 0.5F) * x + 0.7F) * x + 0.9F) * x;
   }
   to[threadIdx.x] = sum;
+}
+
+// No rule says how many of its blocks fit on a multiprocessor.
+__global__ void product_kernel(const unsigned* from, float* to) {
+  float sum[4] = {};
+  const unsigned a[4] = {from[0], from[1], from[2], from[3]}, b[2] = {from[4], from[5]};
+  ptx::mma_bf16(sum, a, b);
+  to[threadIdx.x] = sum[0] + sum[1] + sum[2] + sum[3];
 }
 
 }  // namespace quipu::testing
