@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "quipu/cuda/runtime/run.h"
+#include "quipu/cuda/tile/running_softmax.cuh"
 #include "tpa_decode.cuh"
 
 namespace quipu::detail::on_cuda {
@@ -173,25 +174,24 @@ class ForwardBlock {
   /// threads have a head.
   __device__ void softmax_step() {
     const int head = thread_ / 8, part = thread_ % 8;
-    const T before = largest_;
+    T most = softmax_.largest;
     for (int i = part; i < rows; i += 8) {
       const T score = scores_[i * score_pitch + head];
-      largest_ = score > largest_ ? score : largest_;
+      most = score > most ? score : most;
     }
     for (int lanes = 1; lanes < 8; lanes *= 2) {
-      const T other = from_lane(largest_, lanes);
-      largest_ = other > largest_ ? other : largest_;
+      const T other = from_lane(most, lanes);
+      most = other > most ? other : most;
     }
-    const T shift = largest_ == minus_infinity<T> ? T(0) : largest_;
+    const T rescale = softmax_.raise(most, [](T x) { return std::exp(x); });
     T sum(0);
     for (int i = part; i < rows; i += 8) {
       T& score = scores_[i * score_pitch + head];
-      score = std::exp(score - shift);
+      score = std::exp(score - softmax_.largest);
       sum += score;
     }
     for (int lanes = 1; lanes < 8; lanes *= 2) sum += from_lane(sum, lanes);
-    const T rescale = std::exp(before - shift);
-    sum_ = sum_ * rescale + sum;
+    softmax_.sum += sum;
     if (part == 0) rescale_[head] = rescale;
     __syncthreads();
 #pragma unroll
@@ -236,9 +236,9 @@ class ForwardBlock {
     const int of_stats = thread_ / 8;
     __syncthreads();
     if (thread_ % 8 == 0) {
-      rescale_[of_stats] = f_.to.factor(sum_);
+      rescale_[of_stats] = f_.to.factor(softmax_.sum);
       if (column_ == 0 && of_stats < heads_) {
-        f_.to.put_sum(block_.b, head_ + of_stats, largest_, sum_);
+        f_.to.put_sum(block_.b, head_ + of_stats, softmax_.largest, softmax_.sum);
       }
     }
     __syncthreads();
@@ -262,8 +262,7 @@ class ForwardBlock {
   std::int64_t first_ = 0;  // entry of the tile
   int rows_ = 0;            // of the tile
   T sums_[sum_heads][sum_columns] = {};
-  T largest_ = minus_infinity<T>,
-    sum_ = T(0);  // of the head that this thread has in softmax_step()
+  RunningSoftmax<T> softmax_;  // of the head that this thread has in softmax_step()
   int thread_ = static_cast<int>(threadIdx.x), lane_ = thread_ % static_cast<int>(warp_size);
 };
 
