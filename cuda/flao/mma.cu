@@ -66,7 +66,8 @@ struct Queries {
   Encoding q_encoding;
   Act g_act;
   const float* kv;  // (units, width, e)
-  int e, heads, parts, length, tokens;
+  int e;
+  Split split;
 };
 
 /// Epilogue of a warp's 16 x 16 accumulators z = q~ kv: z goes to the tile qkv, if there is one,
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
   using R = SharedLayout<encoded>;
   __shared__ RowSoftmax stats[R::rows];
   const R smem;
-  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const Part part(p.split);
   const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(R::rows);
   const int strip = static_cast<int>(threadIdx.x / warp_size);
   const int of_q = part.fetched<threads>(p.q), of_g = part.fetched<threads>(p.g);
@@ -156,10 +157,7 @@ void run_queries(const View& q, const View& g, const View& kv, const View& qkv, 
                         transforms.g.act,
                         kv.as<float>(),
                         static_cast<int>(sizes.e),
-                        static_cast<int>(q.size(1)),
-                        static_cast<int>(parts.count),
-                        static_cast<int>(parts.length),
-                        static_cast<int>(sizes.n)};
+                        Split(parts, q.size(1), sizes.n)};
   const bool encoded = are_encoded(q.dtype, transforms.q, transforms.g);
   const auto kernel = q.dtype == f16 ? gate_queries<__half, true>
                       : encoded      ? gate_queries<__nv_bfloat16, true>

@@ -29,7 +29,8 @@ struct Queries {
   Act g_act;
   const float* kv;  // (units, width, e), null where neither d_q nor d_g is wanted
   float* d_kv;      // (units, parts, width, e), null where it is not wanted
-  int e, heads, parts, length, tokens;
+  int e;
+  Split split;
 };
 
 /// Layout of shared memory.
@@ -63,9 +64,10 @@ struct SharedLayout {
 };
 
 /// Statistics of softmax over the features of a tile; those of q also of the tile before.
-struct TileStats {
+struct alignas(8) TileStats {
   RowSoftmax q[2][tile_rows], g[tile_rows];
   float means[2][strips * tile_rows];
+  Part part;  // not of a tile, but registers are short
 };
 
 /// d holds z = q~ kv and becomes d_g~ = d_o * z; d_z = d_o * g~ goes to shared memory.
@@ -91,7 +93,9 @@ template <class E, bool encoded>
 __global__ void __launch_bounds__(backward_threads, 1) differentiate_queries(const Queries p) {
   __shared__ TileStats stats;
   const SharedLayout smem;
-  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const Part& part = stats.part;
+  if (threadIdx.x == 0) stats.part = Part(p.split);
+  __syncthreads();
   const WarpRole role;
   const bool is_first = role.group == 0;
   const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(tile_rows);
@@ -189,10 +193,7 @@ void differentiate_queries_of(const View& d_o, const FlaoSaved& saved, const Vie
                         wants_kv ? saved.kv.as<float>() : nullptr,
                         !d_kv.defined ? nullptr : (whole ? d_kv : workspace.sums).as<float>(),
                         static_cast<int>(sizes.e),
-                        static_cast<int>(d_o.size(1)),
-                        static_cast<int>(parts.count),
-                        static_cast<int>(parts.length),
-                        static_cast<int>(sizes.n)};
+                        Split(parts, d_o.size(1), sizes.n)};
   const bool encoded = are_encoded(d_o.dtype, transforms.q, transforms.g);
   const auto kernel = d_o.dtype == f16 ? differentiate_queries<__half, true>
                       : encoded        ? differentiate_queries<__nv_bfloat16, true>

@@ -25,7 +25,7 @@ struct Keys {
   GradRows d_k, d_v;
   Encoding k_encoding, v_encoding;
   const float* d_kv;  // (units, width, e)
-  int heads, parts, length, tokens;
+  Split split;
 };
 
 /// Layout of shared memory.
@@ -54,7 +54,7 @@ struct SharedLayout {
 };
 
 /// Statistics of softmax over the features of a tile of k and of v.
-struct TileStats {
+struct alignas(8) TileStats {
   RowSoftmax sums[2][tile_rows];
   float means[2][strips * tile_rows];
 };
@@ -63,7 +63,7 @@ template <class E, bool encoded>
 __global__ void __launch_bounds__(backward_threads, 1) differentiate_keys(const Keys p) {
   __shared__ TileStats stats;
   const SharedLayout smem;
-  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const Part part(p.split);
   const WarpRole role;
   const int tiles = part.tiles(tile_rows);
   // The first group multiplies k~ and makes d_v, the second one v~ and makes d_k.
@@ -151,10 +151,7 @@ void differentiate_keys_of(DType dtype, const FlaoSaved& saved, const View& d_kv
                   Encoding(transforms.k, sizes.d, sizes.m),
                   Encoding(transforms.v, sizes.e, sizes.m),
                   d_kv.as<float>(),
-                  static_cast<int>(d_kv.size(1)),
-                  static_cast<int>(parts.count),
-                  static_cast<int>(parts.length),
-                  static_cast<int>(sizes.m)};
+                  Split(parts, d_kv.size(1), sizes.m)};
   const bool encoded = are_encoded(dtype, transforms.k, transforms.v);
   const auto kernel = dtype == f16 ? differentiate_keys<__half, true>
                       : encoded    ? differentiate_keys<__nv_bfloat16, true>

@@ -36,7 +36,7 @@ struct Keys {
   Rows k, v;
   Encoding k_encoding, v_encoding;
   float* sums;  // (units, parts, width, e)
-  int heads, parts, length, tokens;
+  Split split;
 };
 
 template <class E, bool encoded>
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(threads, encoded ? 1 : 2) multiply_keys_kernel
   constexpr int count = rows_of(encoded), stages = stages_of(encoded);
   using RowTile = Tile<count>;
   const auto tile = [](int i) { return RowTile{dynamic_shared<uint4>() + i * RowTile::size}; };
-  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const Part part(p.split);
   const int width = p.k_encoding.width, e = p.v_encoding.width, length = part.end - part.first;
   const int of_k = part.fetched<threads>(p.k), of_v = part.fetched<threads>(p.v);
   const auto fetch = [&](int t) {
@@ -86,10 +86,7 @@ void multiply_keys(const View& k, const View& v, const View& kv, const FlaoSizes
                   Encoding(transforms.k, sizes.d, sizes.m),
                   Encoding(transforms.v, sizes.e, sizes.m),
                   (whole ? kv : workspace.sums).as<float>(),
-                  static_cast<int>(k.size(1)),
-                  static_cast<int>(parts.count),
-                  static_cast<int>(parts.length),
-                  static_cast<int>(sizes.m)};
+                  Split(parts, k.size(1), sizes.m)};
   const bool encoded = !is_plain(transforms.k) || !is_plain(transforms.v);
   const auto kernel =
       k.dtype == bf16

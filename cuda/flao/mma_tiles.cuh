@@ -53,15 +53,25 @@ struct Encoding {
   RowAngles<float> angles;
 };
 
+/// How the tokens of units are split among blocks.
+struct Split {
+  Split(const FlaoParts& all, std::int64_t head_count, std::int64_t token_count)
+      : heads(static_cast<int>(head_count)),
+        parts(static_cast<int>(all.count)),
+        length(static_cast<int>(all.length)),
+        tokens(static_cast<int>(token_count)) {}
+  int heads, parts, length, tokens;
+};
+
 /// A block's part of the tokens of a unit.
 struct Part {
-  __device__ __forceinline__ Part(int heads, int parts, int length, int tokens)
-      : unit(static_cast<int>(blockIdx.x) / parts),
-        part(static_cast<int>(blockIdx.x) % parts),
-        entry(unit / heads),
-        head(unit % heads),
-        first(part * length),
-        end(first + length < tokens ? first + length : tokens) {}
+  Part() = default;
+  __device__ __forceinline__ explicit Part(const Split& all)
+      : unit(static_cast<int>(blockIdx.x) / all.parts),
+        entry(unit / all.heads),
+        head(unit % all.heads),
+        first(static_cast<int>(blockIdx.x) % all.parts * all.length),
+        end(first + all.length < all.tokens ? first + all.length : all.tokens) {}
   __device__ __forceinline__ int tiles(int rows) const {
     return first < end ? (end - first + rows - 1) / rows : 0;
   }
@@ -84,7 +94,7 @@ struct Part {
                         below < (column < features ? end - first - done - row : 0)};
     });
   }
-  int unit, part, entry, head, first, end;
+  int unit, entry, head, first, end;
 };
 
 // ---- elements ----
