@@ -24,18 +24,9 @@ constexpr int widest_queries = 256;  // wider ones are made again for each tile,
 template <class T>
 constexpr int tile_rows = 32 * sizeof(float) / sizeof(T);
 
-template <class T>
-struct Forward {
-  Factor aq, bq, ak, bk, av, bv;
-  EntryCounts counts;
-  IndexGuard guard;
-  TpaBlocks blocks;
-  ForwardTarget<T> to;
-  int r, d, key_rank, value_rank;
-  T score_scale;
-
-  __host__ __device__ int held_queries() const { return d <= widest_queries ? d : block_columns; }
-};
+constexpr int held_queries(int d) {
+  return d <= widest_queries ? d : block_columns;
+}
 
 /// Loads columns of entries, converted to T, to rows of block_columns in shared memory.
 template <class T>
@@ -62,9 +53,9 @@ __device__ __forceinline__ void load_panel(T* panel, const Factor& x, std::int64
 template <class T>
 class ForwardBlock {
  public:
-  __device__ ForwardBlock(const Forward<T>& forward, int column_groups)
+  __device__ ForwardBlock(const TpaForward<T>& forward, int column_groups)
       : f_(forward),
-        block_(forward.blocks, forward.counts),
+        block_(forward),
         head_(static_cast<int>(blockIdx.y) / column_groups * block_heads),
         column_(static_cast<int>(blockIdx.y) % column_groups * block_columns),
         panel_(dynamic_shared<T>()),
@@ -89,9 +80,9 @@ class ForwardBlock {
     epilogue();
   }
 
-  static std::size_t shared_bytes(int held_queries) {
+  static std::size_t shared_bytes(int d) {
     return sizeof(T) * static_cast<std::size_t>(rows * (block_columns + score_pitch + block_heads) +
-                                                block_heads * (held_queries + 2));
+                                                block_heads * (held_queries(d) + 2));
   }
 
  private:
@@ -108,7 +99,7 @@ class ForwardBlock {
         sum = std::fma(f_.aq.template at<T>(start, k),
                        f_.bq.template at<T>(f_.bq.row(block_.b, k), column + c), sum);
       }
-      queries_[head * (f_.held_queries() + 1) + c] = sum;
+      queries_[head * (held_queries(f_.d) + 1) + c] = sum;
     }
   }
 
@@ -152,7 +143,7 @@ class ForwardBlock {
 
   __device__ __forceinline__ void multiply(T (&product)[row_steps][2], int x, int y, int from,
                                            int columns) const {
-    const int pitch = f_.held_queries() + 1;
+    const int pitch = held_queries(f_.d) + 1;
     const T* const right[2] = {queries_ + min(x, heads_ - 1) * pitch + from,
                                queries_ + min(x + 16, heads_ - 1) * pitch + from};
     const T* left[row_steps];
@@ -255,7 +246,7 @@ class ForwardBlock {
     }
   }
 
-  const Forward<T>& f_;
+  const TpaForward<T>& f_;
   EntryBlock block_;
   int head_, column_, heads_, columns_;
   T *panel_, *scores_, *weighted_, *rescale_, *queries_;
@@ -267,7 +258,7 @@ class ForwardBlock {
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_threads, 2) attend(Forward<T> f, int column_groups) {
+__global__ void __launch_bounds__(block_threads, 2) attend(TpaForward<T> f, int column_groups) {
   ForwardBlock<T>(f, column_groups).run();
 }
 
@@ -276,27 +267,12 @@ __global__ void __launch_bounds__(block_threads, 2) attend(Forward<T> f, int col
 template <class T>
 void tpa_forward_general(const TpaInputs& in, const ForwardTarget<T>& to, const TpaBlocks& blocks,
                          IndexGuard guard) {
-  const auto small = [](std::int64_t n) { return static_cast<int>(n); };
-  const Forward<T> f{Factor(in.aq),
-                     Factor(in.bq),
-                     Factor(in.ak),
-                     Factor(in.bk),
-                     Factor(in.av),
-                     Factor(in.bv),
-                     EntryCounts(in),
-                     guard,
-                     blocks,
-                     to,
-                     small(in.aq.size(2)),
-                     small(in.bq.size(2)),
-                     small(in.ak.size(2)),
-                     small(in.av.size(2)),
-                     static_cast<T>(in.score_scale)};
+  const TpaForward<T> f(in, blocks, guard, to);
   const unsigned column_groups = std::max(1u, blocks_for(to.e, block_columns));
   const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
                   blocks_for(to.heads, block_heads) * column_groups);
-  on_cuda::run(Queue(in.aq), attend<T>, grid, block_threads,
-               ForwardBlock<T>::shared_bytes(f.held_queries()), f, static_cast<int>(column_groups));
+  on_cuda::run(Queue(in.aq), attend<T>, grid, block_threads, ForwardBlock<T>::shared_bytes(f.d), f,
+               static_cast<int>(column_groups));
 }
 
 template void tpa_forward_general(const TpaInputs&, const ForwardTarget<float>&, const TpaBlocks&,

@@ -33,17 +33,6 @@ constexpr int stages = 3;
 constexpr int result_pitch = most_columns + 8;
 
 template <class E>
-struct Forward {
-  Factor aq, bq, ak, bk, av, bv;
-  EntryCounts counts;
-  IndexGuard guard;
-  TpaBlocks blocks;
-  ForwardTarget<float> to;
-  int r, d, key_rank, value_rank, column_groups;
-  float score_scale;
-};
-
-template <class E>
 struct Shared {
   uint4 panels[stages][Panel<E>::size];
   uint4 queries[Split<Wide<E>>::size];    // (head, d)
@@ -55,12 +44,12 @@ struct Shared {
 template <class E>
 class ForwardBlock {
  public:
-  __device__ __forceinline__ ForwardBlock(const Forward<E>& forward)
+  __device__ __forceinline__ ForwardBlock(const TpaForward<float>& forward, int column_groups)
       : f_(forward),
-        block_(forward.blocks, forward.counts),
+        block_(forward),
         shared_(*dynamic_shared<Shared<E>>()),
-        heads_{block_.b, static_cast<int>(blockIdx.y) / forward.column_groups * most_heads, 0},
-        column_(static_cast<int>(blockIdx.y) % forward.column_groups * most_columns),
+        heads_{block_.b, static_cast<int>(blockIdx.y) / column_groups * most_heads, 0},
+        column_(static_cast<int>(blockIdx.y) % column_groups * most_columns),
         columns_(min(most_columns, static_cast<int>(forward.to.e) - column_)) {
     heads_.count = min(most_heads, static_cast<int>(forward.to.heads) - heads_.first);
   }
@@ -301,7 +290,7 @@ class ForwardBlock {
     }
   }
 
-  const Forward<E>& f_;
+  const TpaForward<float>& f_;
   EntryBlock block_;
   Shared<E>& shared_;
   Heads heads_;
@@ -313,36 +302,8 @@ class ForwardBlock {
 };
 
 template <class E>
-__global__ void __launch_bounds__(threads, 3) attend_mma(Forward<E> f) {
-  ForwardBlock<E>(f).run();
-}
-
-// ---- on the host ----
-
-template <class E>
-void run_forward(const TpaInputs& in, const ForwardTarget<float>& to, const TpaBlocks& blocks,
-                 IndexGuard guard) {
-  const auto small = [](std::int64_t n) { return static_cast<int>(n); };
-  const unsigned column_groups = blocks_for(to.e, most_columns);
-  const Forward<E> f{Factor(in.aq),
-                     Factor(in.bq),
-                     Factor(in.ak),
-                     Factor(in.bk),
-                     Factor(in.av),
-                     Factor(in.bv),
-                     EntryCounts(in),
-                     guard,
-                     blocks,
-                     to,
-                     small(in.aq.size(2)),
-                     small(in.bq.size(2)),
-                     small(in.ak.size(2)),
-                     small(in.av.size(2)),
-                     static_cast<int>(column_groups),
-                     static_cast<float>(in.score_scale)};
-  const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
-                  blocks_for(to.heads, most_heads) * column_groups);
-  on_cuda::run(Queue(in.aq), attend_mma<E>, grid, threads, sizeof(Shared<E>), f);
+__global__ void __launch_bounds__(threads, 3) attend_mma(TpaForward<float> f, int column_groups) {
+  ForwardBlock<E>(f, column_groups).run();
 }
 
 }  // namespace
@@ -352,8 +313,14 @@ bool try_tpa_forward_mma(const TpaInputs& in, const View& o, const LogSums& sums
                          const View& partial, const TpaBlocks& blocks, IndexGuard guard) {
   if (!tpa_mma::supports_mma(in)) return false;
   const ForwardTarget<float> to(o, sums, partial, blocks, in.value_scale);
-  in.aq.dtype == bf16 ? tpa_mma::run_forward<__nv_bfloat16>(in, to, blocks, guard)
-                      : tpa_mma::run_forward<__half>(in, to, blocks, guard);
+  const unsigned column_groups = blocks_for(to.e, tpa_mma::most_columns);
+  const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
+                  blocks_for(to.heads, tpa_mma::most_heads) * column_groups);
+  const auto run_with = [&]<class E>(E) {
+    run(Queue(in.aq), tpa_mma::attend_mma<E>, grid, tpa_mma::threads, sizeof(tpa_mma::Shared<E>),
+        TpaForward<float>(in, blocks, guard, to), static_cast<int>(column_groups));
+  };
+  in.aq.dtype == bf16 ? run_with(__nv_bfloat16()) : run_with(__half());
   return true;
 }
 

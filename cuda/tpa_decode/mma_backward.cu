@@ -25,9 +25,9 @@ namespace {
 
 class BackwardBlock {
  public:
-  __device__ __forceinline__ BackwardBlock(const Backward& backward)
+  __device__ __forceinline__ BackwardBlock(const TpaBackward<float>& backward)
       : g_(backward),
-        block_(backward.blocks, backward.counts),
+        block_(backward),
         shared_(*dynamic_shared<BackwardShared>()),
         heads_{block_.b, 0, backward.heads} {}
 
@@ -304,7 +304,7 @@ class BackwardBlock {
     }
   }
 
-  const Backward& g_;
+  const TpaBackward<float>& g_;
   EntryBlock block_;
   BackwardShared& shared_;
   Heads heads_;
@@ -312,7 +312,7 @@ class BackwardBlock {
   Sums d_queries_ = {};  // 16 heads, 8 columns each
 };
 
-__global__ void __launch_bounds__(threads, 2) differentiate_mma(Backward backward) {
+__global__ void __launch_bounds__(threads, 2) differentiate_mma(TpaBackward<float> backward) {
   BackwardBlock(backward).run();
 }
 
@@ -341,32 +341,8 @@ bool try_tpa_backward_mma(const TpaInputs& in, const View& o, const LogSums& sum
                           const TpaInputGrads& d, const View& partial, const TpaBlocks& blocks) {
   using namespace tpa_mma;
   if (!supports_backward_mma(in, d_o, d)) return false;
-  const Backward backward{Factor(in.aq),
-                          Factor(in.bq),
-                          Factor(in.ak),
-                          Factor(in.bk),
-                          Factor(in.av),
-                          Factor(in.bv),
-                          Factor(o),
-                          Factor(d_o),
-                          FactorGrad(d.ak),
-                          FactorGrad(d.bk),
-                          FactorGrad(d.av),
-                          FactorGrad(d.bv),
-                          EntryCounts(in),
-                          blocks,
-                          sums.lse.as<float>(),
-                          sums.rest.as<float>(),
-                          {sums.lse.stride(0), sums.lse.stride(1)},
-                          partial.defined ? partial.as<float>() : nullptr,
-                          static_cast<int>(in.aq.size(1)),
-                          static_cast<int>(in.aq.size(2)),
-                          static_cast<int>(in.bq.size(2)),
-                          static_cast<int>(in.bv.size(3)),
-                          static_cast<float>(in.score_scale),
-                          static_cast<float>(in.value_scale)};
   run(Queue(d_o), differentiate_mma, static_cast<unsigned>(d_o.size(0) * blocks.count), threads,
-      sizeof(BackwardShared), backward);
+      sizeof(BackwardShared), TpaBackward<float>(in, o, sums, d_o, d, partial, blocks));
   return true;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Parts of backward of tensor product attention by tensor cores (mma_backward.cu): its arguments,
-// the layout of shared memory, and products of (entry, head) with rows.
+// Parts of backward of tensor product attention by tensor cores (mma_backward.cu): the layout of
+// shared memory, and products of (entry, head) with rows.
 #include "mma.cuh"
 
 namespace quipu::detail::on_cuda::tpa_mma {
@@ -8,23 +8,11 @@ namespace quipu::detail::on_cuda::tpa_mma {
 using E = __nv_bfloat16;
 inline constexpr int query_pitch = most_columns + 4;
 
-struct Backward {
-  Factor aq, bq, ak, bk, av, bv, o, d_o;
-  FactorGrad d_ak, d_bk, d_av, d_bv;
-  EntryCounts counts;
-  TpaBlocks blocks;
-  const float *lse, *rest;
-  std::int64_t lse_step[2];
-  float* parts;  // (b, block, h r + r d), or null
-  int heads, r, d, e;
-  float score_scale, value_scale;
-};
-
 struct BackwardShared {
   uint4 panels[2][2][Panel<E>::size];   // of a tile and the next: keys, values
   uint4 queries[Split<Wide<E>>::size];  // (head, d)
   uint4 d_o[Wide<E>::size];             // (head, e)
-  uint4 weights[Split<Narrow<E>>::size], d_scores[Split<Narrow<E>>::size];  // g and y
+  uint4 weights[Split<Narrow<E>>::size], d_scores[Split<Narrow<E>>::size];  // g, y
   float4 results[2][rows * most_heads / 4];  // gradients of av and ak: (entry, head)
   float lse[most_heads], rest[most_heads], mean[most_heads], query_scale[most_heads],
       largest[most_heads];
