@@ -17,7 +17,7 @@ constexpr unsigned strip = warp_size, strip_rows = block_threads / strip;
 
 /// A block has a strip of columns and a part of the tokens of a unit.
 template <class T>
-__global__ void __launch_bounds__(block_threads)
+__global__ void __launch_bounds__(block_threads, sizeof(T) == 4 ? 8 : 4)
     sum_columns(FlaoView x, std::uint32_t heads, std::uint32_t tokens, std::uint32_t parts,
                 std::uint32_t length, T* sums) {
   __shared__ T largest[strip_rows][strip], sum[strip_rows][strip];
@@ -26,17 +26,18 @@ __global__ void __launch_bounds__(block_threads)
   const std::uint32_t end = min(begin + length, tokens);
   const unsigned column = threadIdx.x % strip, row = threadIdx.x / strip;
   const unsigned c = blockIdx.y * strip + column;
-  OnlineSoftmax<T> found;
+  RunningSoftmax<T> found;
   for (std::uint32_t t = begin + row; t < end && c < x.features; t += strip_rows) {
     const T number = load_element<T>(x.data, x.dtype, x.start(unit, t) + c * x.feature_step);
-    found = OnlineSoftmax<T>::merged(found, {number, T(1)});
+    found.raise(number, [](T below) { return std::exp(below); });
+    found.sum += std::exp(number - found.largest);
   }
   largest[row][column] = found.largest;
   sum[row][column] = found.sum;
   __syncthreads();
   if (row != 0 || c >= x.features) return;
   for (unsigned r = 1; r < strip_rows; ++r) {
-    found = OnlineSoftmax<T>::merged(found, {largest[r][column], sum[r][column]});
+    found = RunningSoftmax<T>::merged(found, {largest[r][column], sum[r][column]});
   }
   T* const to = sums + static_cast<std::int64_t>(blockIdx.x) * 2 * x.features;
   to[c] = found.largest;
@@ -50,12 +51,12 @@ __global__ void __launch_bounds__(block_threads)
   const std::uint32_t i = blockIdx.x * block_threads + threadIdx.x;
   if (i >= n) return;
   const std::uint32_t unit = i / features, c = i - unit * features;
-  OnlineSoftmax<T> found;
+  RunningSoftmax<T> found;
   for (std::uint32_t part = 0; part < parts; ++part) {
     const T* const from = sums + (static_cast<std::int64_t>(unit) * parts + part) * 2 * features;
-    found = OnlineSoftmax<T>::merged(found, {from[c], from[features + c]});
+    found = RunningSoftmax<T>::merged(found, {from[c], from[features + c]});
   }
-  const SoftmaxStats<T> softmax = found.softmax();
+  const auto softmax = SoftmaxStats<T>::of(found);
   largest[i] = softmax.largest;
   inverse[i] = softmax.inverse;
 }

@@ -7,9 +7,9 @@
 // sass gate_queries: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDGSTS.E.BYPASS.128 STG.E.128; forbid
 // STL LDL LD.E$ ST.E$; registers 128
 //
-// sass gate_queries<.*false>: blocks 2@80,90 1@86,89,120; dynamic 60928
+// sass gate_queries<.*false>: blocks 2@80,90 1@86,89,120; dynamic 57344
 //
-// sass gate_queries<.*true>: blocks 2@80,90 1@86,89,120; dynamic 78848
+// sass gate_queries<.*true>: blocks 2@80,90 1@86,89,120; dynamic 74752
 #include "mma.cuh"
 #include "quipu/cuda/runtime/run.h"
 
@@ -24,29 +24,33 @@ constexpr int threads = 256, stages = 3;
 /// a sin/cos table, or, without encoding, a tile of qkv.
 template <bool encoded>
 struct SharedLayout {
-  static constexpr int rows = encoded ? 16 : 32, tile = rows * pitch;
+  static constexpr int rows = encoded ? 16 : 32;
+  using RowTile = Tile<rows>;
   static constexpr std::size_t bytes(bool has_qkv) {
-    constexpr int for_encoding = 2 * tile + widest * pitch + rows * sincos_pitch * 4;
-    return 4 * static_cast<std::size_t>(stages * 2 * tile + (encoded   ? for_encoding
-                                                             : has_qkv ? tile
-                                                                       : 0));
+    constexpr std::size_t for_encoding =
+        2 * RowTile::bytes + Tile<widest>::bytes + sincos_bytes(rows);
+    return stages * 2 * RowTile::bytes + (encoded ? for_encoding : has_qkv ? RowTile::bytes : 0);
   }
-  unsigned* base = dynamic_shared<unsigned>();
-  __device__ __forceinline__ unsigned* q(int t) const { return base + t % stages * 2 * tile; }
-  __device__ __forceinline__ unsigned* g(int t) const { return q(t) + tile; }
-  __device__ __forceinline__ SplitTile encoded_q() const {
-    unsigned* const high = base + stages * 2 * tile;
-    return {high, high + tile};
+  uint4* base = dynamic_shared<uint4>();
+  __device__ __forceinline__ RowTile q(int t) const {
+    return {base + t % stages * 2 * RowTile::size};
   }
-  __device__ __forceinline__ unsigned* residual() const { return encoded_q().low + tile; }
+  __device__ __forceinline__ RowTile g(int t) const { return {q(t).data + RowTile::size}; }
+  __device__ __forceinline__ SplitTile<rows> encoded_q() const {
+    uint4* const high = base + stages * 2 * RowTile::size;
+    return {{high}, {high + RowTile::size}};
+  }
+  __device__ __forceinline__ Tile<widest> residual() const {
+    return {encoded_q().low.data + RowTile::size};
+  }
   __device__ __forceinline__ float4* sincos() const {
-    return reinterpret_cast<float4*>(residual() + widest * pitch);
+    return reinterpret_cast<float4*>(residual().data + Tile<widest>::size);
   }
   /// Where qkv of a tile goes. q is read once more as an operand, encoded or raw; of both places
   /// the other one is free.
-  __device__ __forceinline__ unsigned* qkv(int t, const SplitTile& operand) const {
-    unsigned* const behind = base + stages * 2 * tile;
-    return operand.high == behind ? q(t) : behind;
+  __device__ __forceinline__ RowTile qkv(int t, const SplitTile<rows>& operand) const {
+    const RowTile behind = encoded_q().high;
+    return operand.high.data == behind.data ? q(t) : behind;
   }
 };
 constexpr std::size_t reserved_bytes = 1024;  // of a block, by the system
@@ -62,39 +66,40 @@ struct Queries {
   Encoding q_encoding;
   Act g_act;
   const float* kv;  // (units, width, e)
-  int e, heads, parts, length, tokens;
+  int e;
+  Split split;
 };
 
 /// Epilogue of a warp's 16 x 16 accumulators z = q~ kv: z goes to the tile qkv, if there is one,
 /// and o = g~ * z replaces g.
-template <class E>
+template <class E, int rows>
 __device__ __forceinline__ void gate(const float (&product)[2][4], Act act, int strip, int e,
-                                     int first_row, unsigned* g, unsigned* qkv,
+                                     int first_row, const Tile<rows>& g, const Tile<rows>& qkv,
                                      const RowSoftmax* stats) {
-  const Lane lane;
+  const Thread self;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int half = i / 2, row = first_row + lane.group + i % 2 * 8;
-    const int word = row * pitch + strip_column(strip, half, e) / 2 + lane.member;
+    const int half = i / 2, row = first_row + self.group + i % 2 * 8;
+    const int column = strip_column(strip, half, e) + 2 * self.member;
     const float first = product[half][i % 2 * 2], second = product[half][i % 2 * 2 + 1];
-    if (qkv != nullptr) qkv[word] = packed<E>(first, second);
-    const float2 x = unpacked<E>(g[word]);
+    if (qkv.data != nullptr) qkv.pair(row, column) = packed<E>(first, second);
+    const float2 x = unpacked<E>(g.pair(row, column));
     const RowSoftmax sum = act == Act::softmax ? stats[row] : RowSoftmax{0.0f, 1.0f};
-    g[word] = packed<E>(activated(act, x.x, sum) * first, activated(act, x.y, sum) * second);
+    g.pair(row, column) =
+        packed<E>(activated(act, x.x, sum) * first, activated(act, x.y, sum) * second);
   }
 }
 
-/// Stores rows of a tile, 16 bytes a thread.
-template <int count>
-__device__ __forceinline__ void store_rows(const unsigned* from, const Rows& to, int start,
-                                           int rows, int features) {
-  constexpr int vectors = widest / 8;
+/// Stores the part's rows from number `done` on, 16 bytes a thread.
+template <int rows>
+__device__ __forceinline__ void store_rows(const Tile<rows>& from, const Rows& to, const Part& part,
+                                           int done, int features) {
+  const int start = part.start(to) + done * to.step[2];
 #pragma unroll
-  for (int i = static_cast<int>(threadIdx.x); i < count * vectors; i += threads) {
-    const int row = i / vectors, vector = i % vectors;
-    if (row >= rows || vector * 8 >= features) continue;
-    to.data[start + row * to.step[2] + vector] =
-        reinterpret_cast<const uint4*>(from)[row * (pitch / 4) + vector];
+  for (int i = static_cast<int>(threadIdx.x); i < Tile<rows>::size; i += threads) {
+    const int row = i / Tile<rows>::chunks, chunk = i % Tile<rows>::chunks;
+    if (row >= part.end - part.first - done || chunk * 8 >= features) continue;
+    to.data[start + row * to.step[2] + chunk] = from.chunk(row, chunk);
   }
 }
 
@@ -103,50 +108,41 @@ __global__ void __launch_bounds__(threads, 2) gate_queries(const Queries p) {
   using R = SharedLayout<encoded>;
   __shared__ RowSoftmax stats[R::rows];
   const R smem;
-  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const Part part(p.split);
   const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(R::rows);
   const int strip = static_cast<int>(threadIdx.x / warp_size);
-  TileLoader<R::rows, threads> q_source(p.q, part), g_source(p.g, part);
-  const auto fetch_stage = [&](int t) {
-    const int rows = part.end - part.first - t * R::rows;
-    if (t < tiles) {
-      q_source.fetch(smem.q(t), p.q, rows, p.q_encoding.features);
-      g_source.fetch(smem.g(t), p.g, rows, e);
-    }
-    ptx::copy_commit();
+  const int of_q = part.fetched<threads>(p.q), of_g = part.fetched<threads>(p.g);
+  const auto fetch = [&](int t) {
+    if (t >= tiles) return;
+    part.fetch<threads>(smem.q(t), p.q, of_q, t * R::rows, p.q_encoding.features);
+    part.fetch<threads>(smem.g(t), p.g, of_g, t * R::rows, e);
   };
-  for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
+  fetch_first<stages - 1>(fetch);
   __syncwarp();  // rows may be shorter than the lanes reach
   const float* const matrix = p.kv + static_cast<std::int64_t>(part.unit) * width * e;
   Strip<encoded> kv;
   if (strip * 16 < e) kv.template load<false>(matrix, e, width, strip, e);
   if constexpr (encoded) fill_residual<threads>(smem.residual(), matrix, width, e);
   for (int t = 0; t < tiles; ++t) {
-    ptx::copy_wait<stages - 2>();
-    __syncthreads();
-    fetch_stage(t + stages - 1);
+    fetch_next<stages - 1>(t, fetch);
     const int token = part.first + t * R::rows;
-    SplitTile q{smem.q(t), nullptr};
+    SplitTile<R::rows> q{smem.q(t), {nullptr}};
     if constexpr (encoded) {
-      q = encode_operand<E, R::rows, threads>(p.q_encoding, q.high, smem.encoded_q(),
-                                              {smem.sincos(), nullptr}, part.head, token, part.end);
-      if (p.g_act == Act::softmax) tile_softmax<E, R::rows, threads>(smem.g(t), e, stats);
+      q = encode_operand<E, threads>(p.q_encoding, q.high, smem.encoded_q(),
+                                     {smem.sincos(), nullptr}, part.head, token, part.end);
+      if (p.g_act == Act::softmax) tile_softmax<E, threads>(smem.g(t), e, stats);
       __syncthreads();
     }
-    unsigned* const qkv = p.qkv.data != nullptr ? smem.qkv(t, q) : nullptr;
+    Tile<R::rows> qkv{nullptr};
+    if (p.qkv.data != nullptr) qkv = smem.qkv(t, q);
     for (int row = 0; row < R::rows && strip * 16 < e; row += 16) {
       float product[2][4] = {};
-      const unsigned* const low =
-          encoded ? residual_of_strip<false>(smem.residual(), strip, e) : nullptr;
-      multiply<false>(product, q.from_row(row), kv, low, width);
+      multiply<false>(product, q, row, kv, smem.residual(), strip, e, width);
       gate<E>(product, encoded ? p.g_act : Act::none, strip, e, row, smem.g(t), qkv, stats);
     }
     __syncthreads();
-    const int done = t * R::rows, rows = part.end - token;
-    store_rows<R::rows>(smem.g(t), p.o, part.start(p.o) + done * p.o.step[2], rows, e);
-    if (qkv != nullptr) {
-      store_rows<R::rows>(qkv, p.qkv, part.start(p.qkv) + done * p.qkv.step[2], rows, e);
-    }
+    store_rows(smem.g(t), p.o, part, t * R::rows, e);
+    if (qkv.data != nullptr) store_rows(qkv, p.qkv, part, t * R::rows, e);
   }
 }
 
@@ -161,11 +157,8 @@ void run_queries(const View& q, const View& g, const View& kv, const View& qkv, 
                         transforms.g.act,
                         kv.as<float>(),
                         static_cast<int>(sizes.e),
-                        static_cast<int>(q.size(1)),
-                        static_cast<int>(parts.count),
-                        static_cast<int>(parts.length),
-                        static_cast<int>(sizes.n)};
-  const bool encoded = q.dtype == f16 || !is_plain(transforms.q) || !is_plain(transforms.g);
+                        Split(parts, q.size(1), sizes.n)};
+  const bool encoded = are_encoded(q.dtype, transforms.q, transforms.g);
   const auto kernel = q.dtype == f16 ? gate_queries<__half, true>
                       : encoded      ? gate_queries<__nv_bfloat16, true>
                                      : gate_queries<__nv_bfloat16, false>;

@@ -16,27 +16,21 @@ inline constexpr int strips = widest / 16;
 
 // ---- products ----
 
-/// A lane's position in the fragments of an mma (ptx.h).
-struct Lane {
-  int index = static_cast<int>(threadIdx.x % warp_size);
-  int group = index / 4, member = index % 4;
-};
-
 /// The columns of a warp's strip are two runs of 8, one in each half of the matrix: then both
 /// features that an angle rotates are in one lane.
 __device__ __forceinline__ int strip_column(int strip, int half, int columns) {
   return strip * 8 + half * (columns / 2);
 }
 
-/// The bf16 residual of an f32 matrix (height, width), as a tile in shared memory.
+/// The bf16 residual of an f32 matrix (height, width), in shared memory.
 template <int threads>
-__device__ __forceinline__ void fill_residual(unsigned* tile, const float* m, int height,
+__device__ __forceinline__ void fill_residual(const Tile<widest>& tile, const float* m, int height,
                                               int width) {
   for (int i = static_cast<int>(threadIdx.x); i < height * (widest / 2); i += threads) {
     const int row = i / (widest / 2), pair = i % (widest / 2);
     if (2 * pair >= width) continue;
     const float2 x = reinterpret_cast<const float2*>(m)[row * (width / 2) + pair];
-    tile[row * pitch + pair] = SplitPair(x.x, x.y).low;
+    tile.pair(row, 2 * pair) = SplitPair<__nv_bfloat16>(x.x, x.y).lo;
   }
 }
 
@@ -52,42 +46,54 @@ struct Strip {
   template <bool transposed>
   __device__ __forceinline__ void load(const float* m, int row_length, int depth, int strip,
                                        int columns) {
-    const Lane lane;
+    const Thread self;
 #pragma unroll
     for (int step = 0; step < most_steps; ++step) {
       if (step * 16 >= depth) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int row = step * 16 + i % 2 * 8 + 2 * lane.member;
-        const int column = strip_column(strip, i / 2, columns) + lane.group;
+        const int row = step * 16 + i % 2 * 8 + 2 * self.member;
+        const int column = strip_column(strip, i / 2, columns) + self.group;
         float2 pair;
         if constexpr (transposed) {
           pair = reinterpret_cast<const float2*>(m)[(column * row_length + row) / 2];
         } else {
           pair = make_float2(m[row * row_length + column], m[(row + 1) * row_length + column]);
         }
-        const SplitPair split(pair.x, pair.y);
-        high[step][i / 2][i % 2] = split.high;
-        if constexpr (!residual_in_tile) low[step][i / 2][i % 2] = split.low;
+        const SplitPair<__nv_bfloat16> split(pair.x, pair.y);
+        high[step][i / 2][i % 2] = split.hi;
+        if constexpr (!residual_in_tile) low[step][i / 2][i % 2] = split.lo;
       }
     }
   }
 };
 
-/// sum += 16 rows of a tile times a strip. `low` is this lane's ldmatrix address of the residual of
-/// the strip's first step, if that is in a tile.
-template <bool transposed, bool residual_in_tile>
-__device__ __forceinline__ void multiply(float (&sum)[2][4], const SplitTile& rows,
-                                         const Strip<residual_in_tile>& strip, const unsigned* low,
+/// The B fragments of a step of a strip, from the tile of the whole matrix.
+template <bool transposed>
+__device__ __forceinline__ void load_strip(unsigned (&b)[4], const Tile<widest>& tile, int step,
+                                           int strip, int columns) {
+  const int lane = Thread().lane, column = strip_column(strip, lane / 16, columns);
+  if constexpr (transposed) {
+    tile.load_lane_rows<false>(b, 0, column + lane % 8, step * 16, lane / 8 % 2);
+  } else {
+    tile.load_lane_rows<true>(b, step * 16, lane % 16, 0, column / 8);
+  }
+}
+
+/// sum += 16 rows of a tile times strip number `index` of the strips of `columns` columns. `low` is
+/// the residual of the matrix, if that is in a tile.
+template <bool transposed, bool residual_in_tile, int count>
+__device__ __forceinline__ void multiply(float (&sum)[2][4], const SplitTile<count>& rows, int row,
+                                         const Strip<residual_in_tile>& strip,
+                                         const Tile<widest>& low, int index, int columns,
                                          int depth) {
-  const int lane = Lane().index, at = lane % 16 * pitch + lane / 16 * 4;
 #pragma unroll
   for (int step = 0; step < most_steps; ++step) {
     if (step * 16 >= depth) continue;
     unsigned a[4], b[4];
-    ptx::ldmatrix(a, rows.high + at + step * 8);
+    rows.high.load_a(a, row, step * 16);
     if constexpr (residual_in_tile) {
-      ptx::ldmatrix<4, !transposed>(b, low + step * (transposed ? 8 : 16 * pitch));
+      load_strip<transposed>(b, low, step, index, columns);
     } else {
       for (int i = 0; i < 4; ++i) b[i] = strip.low[step][i / 2][i % 2];
     }
@@ -96,29 +102,10 @@ __device__ __forceinline__ void multiply(float (&sum)[2][4], const SplitTile& ro
       ptx::mma_bf16(sum[half], a, strip.high[step][half]);
       ptx::mma_bf16(sum[half], a, {b[2 * half], b[2 * half + 1]});
     }
-    if (rows.low == nullptr) continue;
-    ptx::ldmatrix(a, rows.low + at + step * 8);
+    if (!rows.is_split()) continue;
+    rows.low.load_a(a, row, step * 16);
     ptx::mma_bf16(sum[0], a, strip.high[step][0]);
     ptx::mma_bf16(sum[1], a, strip.high[step][1]);
-  }
-}
-
-/// A lane's ldmatrix address of its strip's first step in the tile of a residual.
-template <bool transposed>
-__device__ __forceinline__ const unsigned* residual_of_strip(const unsigned* tile, int strip,
-                                                             int columns) {
-  const int lane = Lane().index, column = strip_column(strip, lane / 16, columns);
-  if constexpr (transposed) return tile + (column + lane % 8) * pitch + lane / 8 % 2 * 4;
-  return tile + lane % 16 * pitch + column / 2;
-}
-
-template <class E>
-__device__ __forceinline__ void multiply_add(float (&sum)[4], const unsigned (&a)[4], unsigned b0,
-                                             unsigned b1) {
-  if constexpr (std::is_same_v<E, __half>) {
-    ptx::mma_f16(sum, a, {b0, b1});
-  } else {
-    ptx::mma_bf16(sum, a, {b0, b1});
   }
 }
 
@@ -135,44 +122,43 @@ struct OuterProduct {
   }
 
   /// Adds 16 rows.
-  __device__ __forceinline__ void add(const SplitTile& left, const SplitTile& right, int width,
-                                      int e) {
-    add_product(left.high, right.high, width, e);
-    if (left.low != nullptr) add_product(left.low, right.high, width, e);
-    if (right.low != nullptr) add_product(left.high, right.low, width, e);
+  template <int count>
+  __device__ __forceinline__ void add(const SplitTile<count>& left, const SplitTile<count>& right,
+                                      int row, int width, int e) {
+    add_product(left.high, right.high, row, width, e);
+    if (left.is_split()) add_product(left.low, right.high, row, width, e);
+    if (right.is_split()) add_product(left.high, right.low, row, width, e);
   }
-  __device__ __forceinline__ void add_product(const unsigned* left, const unsigned* right,
-                                              int width, int e) {
-    const int lane = Lane().index;
-    left += (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 4 + left_tile * 8;
-    right += lane % 16 * pitch + lane / 16 * 4 + right_tile * 8;
+  template <int count>
+  __device__ __forceinline__ void add_product(const Tile<count>& left, const Tile<count>& right,
+                                              int row, int width, int e) {
     unsigned a[2][4] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (has(i, 0, width, e)) ptx::ldmatrix<4, true>(a[i], left + i * 32);
+      if (has(i, 0, width, e)) left.load_a_transposed(a[i], row, (left_tile + 4 * i) * 16);
     }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       if (!has(0, j, width, e)) continue;
       unsigned b[4];
-      ptx::ldmatrix<4, true>(b, right + j * 32);
+      right.load_b(b, row, (right_tile + 4 * j) * 16);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (!has(i, j, width, e)) continue;
-        multiply_add<E>(sum[i][j][0], a[i], b[0], b[1]);
-        multiply_add<E>(sum[i][j][1], a[i], b[2], b[3]);
+        mma<E>(sum[i][j][0], a[i], {b[0], b[1]});
+        mma<E>(sum[i][j][1], a[i], {b[2], b[3]});
       }
     }
   }
 
   __device__ __forceinline__ void store(float* to, int width, int e) const {
-    const Lane lane;
+    const Thread self;
 #pragma unroll
     for (int part = 0; part < 16; ++part) {
       const int i = part / 8, j = part / 4 % 2, half = part / 2 % 2, below = part % 2;
       if (!has(i, j, width, e)) continue;
-      const int row = (left_tile + 4 * i) * 16 + lane.group + 8 * below;
-      const int column = (right_tile + 4 * j) * 16 + 8 * half + 2 * lane.member;
+      const int row = (left_tile + 4 * i) * 16 + self.group + 8 * below;
+      const int column = (right_tile + 4 * j) * 16 + 8 * half + 2 * self.member;
       reinterpret_cast<float2*>(to)[(row * e + column) / 2] =
           make_float2(sum[i][j][half][2 * below], sum[i][j][half][2 * below + 1]);
     }
@@ -195,6 +181,11 @@ inline bool is_plain(const RowTransform& x) {
   return x.act == Act::none && x.kind == LrpeKind::none;
 }
 
+/// Whether rows of a type are operands only after they were encoded or split.
+inline bool are_encoded(DType dtype, const RowTransform& x, const RowTransform& y) {
+  return dtype == f16 || !is_plain(x) || !is_plain(y);
+}
+
 /// Parts of kernels that sum nothing over tokens: many, but long enough that a block reads more of
 /// its rows than of kv.
 inline FlaoParts parts_without_sums(std::int64_t tokens, std::int64_t units) {
@@ -205,16 +196,11 @@ inline FlaoParts parts_without_sums(std::int64_t tokens, std::int64_t units) {
   return parts;
 }
 
-/// Whether a block can have `bytes` of shared memory on the device of v. Backward by tensor cores
-/// needs 130 KiB, which cards with 99 KiB a block do not have: there the general kernels run, which
+/// Whether a block can have `bytes` of shared memory on the device of v. Backward of encoded rows
+/// needs 124 KiB, which cards with 99 KiB a block do not have: there the general kernels run, which
 /// sum in another order.
 inline bool has_shared(const View& v, std::size_t bytes) {
   return bytes <= shared_bytes_of_block(v.device.index());
-}
-
-/// Bytes of `tiles` tiles of `rows` rows each.
-constexpr std::size_t tile_bytes(int tiles, int rows) {
-  return static_cast<std::size_t>(tiles) * static_cast<std::size_t>(rows * pitch) * 4;
 }
 
 /// kv = k~^T v~ (units, width, e).

@@ -9,9 +9,9 @@
 // sass differentiate_queries: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDSM.16.MT88.4
 // LDGSTS.E.BYPASS.128 LDG.E.128 STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
 //
-// sass differentiate_queries<.*false>: blocks 1@80,90; dynamic 104448
+// sass differentiate_queries<.*false>: blocks 1; dynamic 98304
 //
-// sass differentiate_queries<.*true>: blocks 1@80,90; dynamic 131584
+// sass differentiate_queries<.*true>: blocks 1@80,90; dynamic 124928
 #include "mma_backward.cuh"
 #include "quipu/cuda/runtime/run.h"
 
@@ -29,42 +29,45 @@ struct Queries {
   Act g_act;
   const float* kv;  // (units, width, e), null where neither d_q nor d_g is wanted
   float* d_kv;      // (units, parts, width, e), null where it is not wanted
-  int e, heads, parts, length, tokens;
+  int e;
+  Split split;
 };
 
 /// Layout of shared memory.
 struct SharedLayout {
-  unsigned* base = dynamic_shared<unsigned>();
-  __device__ __forceinline__ unsigned* q(int t) const { return base + t % stages * 3 * tile_words; }
-  __device__ __forceinline__ unsigned* g(int t) const { return q(t) + tile_words; }
-  __device__ __forceinline__ unsigned* d_o(int t) const { return q(t) + 2 * tile_words; }
+  uint4* base = dynamic_shared<uint4>();
+  __device__ __forceinline__ RowTile tile(int i) const { return {base + i * RowTile::size}; }
+  __device__ __forceinline__ RowTile q(int t) const { return tile(t % stages * 3); }
+  __device__ __forceinline__ RowTile g(int t) const { return tile(t % stages * 3 + 1); }
+  __device__ __forceinline__ RowTile d_o(int t) const { return tile(t % stages * 3 + 2); }
   /// The gradient of q~ kv, double buffered.
-  __device__ __forceinline__ SplitTile d_product(int t) const {
-    unsigned* const high = base + stages * 3 * tile_words + t % 2 * 2 * tile_words;
-    return {high, high + tile_words};
+  __device__ __forceinline__ Operand d_product(int t) const {
+    return {tile(stages * 3 + t % 2 * 2), tile(stages * 3 + t % 2 * 2 + 1)};
   }
   /// The bf16 residual of kv.
-  __device__ __forceinline__ unsigned* residual() const { return d_product(1).low + tile_words; }
-  __device__ __forceinline__ SplitTile encoded() const {
-    unsigned* const high = residual() + widest * pitch;
-    return {high, high + tile_words};
+  __device__ __forceinline__ Tile<widest> residual() const { return {tile(stages * 3 + 4).data}; }
+  __device__ __forceinline__ Operand encoded() const {
+    uint4* const high = residual().data + Tile<widest>::size;
+    return {{high}, {high + RowTile::size}};
   }
   __device__ __forceinline__ float4* sincos(int t) const {
-    return reinterpret_cast<float4*>(encoded().low + tile_words) + t % 2 * tile_rows * sincos_pitch;
+    return reinterpret_cast<float4*>(encoded().low.data + RowTile::size) +
+           t % 2 * tile_rows * sincos_pitch;
   }
   /// Gradients overwrite what they were made from.
   __device__ __forceinline__ GradTile d_g(int t) const { return {g(t), d_o(t)}; }
   __device__ __forceinline__ GradTile d_q(int t) const { return {q(t), d_o(t)}; }
   static constexpr std::size_t bytes(bool encoded) {
-    return tile_bytes(stages * 3 + 4 + (encoded ? 2 : 0), tile_rows) + tile_bytes(1, widest) +
-           (encoded ? 2 * sincos_bytes(tile_rows) : 0);
+    return (stages * 3 + 4) * RowTile::bytes + Tile<widest>::bytes +
+           (encoded ? 2 * (RowTile::bytes + sincos_bytes(tile_rows)) : 0);
   }
 };
 
 /// Statistics of softmax over the features of a tile; those of q also of the tile before.
-struct TileStats {
+struct alignas(8) TileStats {
   RowSoftmax q[2][tile_rows], g[tile_rows];
   float means[2][strips * tile_rows];
+  Part part;  // not of a tile, but registers are short
 };
 
 /// d holds z = q~ kv and becomes d_g~ = d_o * z; d_z = d_o * g~ goes to shared memory.
@@ -72,16 +75,16 @@ template <class E>
 __device__ __forceinline__ void gate_gradient(float (&d)[2][4], Act act, int e,
                                               const SharedLayout& smem, int t, int strip,
                                               const TileStats& stats) {
-  const SplitTile d_product = smem.d_product(t);
+  const Operand d_product = smem.d_product(t);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const FragmentPair at(i, strip, e);
-    const float2 up = unpacked<E>(smem.d_o(t)[at.word()]);
-    const float2 x = unpacked<E>(smem.g(t)[at.word()]);
+    const float2 up = unpacked<E>(at.in(smem.d_o(t)));
+    const float2 x = unpacked<E>(at.in(smem.g(t)));
     const RowSoftmax sum = act == Act::softmax ? stats.g[at.row] : RowSoftmax{0.0f, 1.0f};
     d[at.half][at.first] *= up.x;
     d[at.half][at.first + 1] *= up.y;
-    put_pair(d_product, at.word(), up.x * activated(act, x.x, sum),
+    put_pair(d_product, at.row, at.column, up.x * activated(act, x.x, sum),
              up.y * activated(act, x.y, sum));
   }
 }
@@ -90,27 +93,26 @@ template <class E, bool encoded>
 __global__ void __launch_bounds__(backward_threads, 1) differentiate_queries(const Queries p) {
   __shared__ TileStats stats;
   const SharedLayout smem;
-  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const Part& part = stats.part;
+  if (threadIdx.x == 0) stats.part = Part(p.split);
+  __syncthreads();
   const WarpRole role;
   const bool is_first = role.group == 0;
   const int width = p.q_encoding.width, e = p.e, tiles = part.tiles(tile_rows);
   const bool softmax = encoded && (p.q_encoding.act == Act::softmax || p.g_act == Act::softmax);
-  // The first group fetches g and d_o, the second one q.
-  using Half = TileLoader<tile_rows, backward_threads / 2>;
-  Half own = is_first ? Half(p.g, part) : Half(p.q, part), upstream(p.d_o, part);
-  const auto fetch_stage = [&](int t) {
-    const int rows = part.end - part.first - t * tile_rows;
-    if (t < tiles) {
-      if (is_first) {
-        own.fetch(smem.g(t), p.g, rows, e);
-        upstream.fetch(smem.d_o(t), p.d_o, rows, e);
-      } else {
-        own.fetch(smem.q(t), p.q, rows, p.q_encoding.features);
-      }
+  constexpr int half = backward_threads / 2;
+  const int own = is_first ? part.fetched<half>(p.g) : part.fetched<half>(p.q),
+            of_d_o = part.fetched<half>(p.d_o);
+  const auto fetch = [&](int t) {
+    if (t >= tiles) return;
+    if (is_first) {
+      part.fetch<half>(smem.g(t), p.g, own, t * tile_rows, e);
+      part.fetch<half>(smem.d_o(t), p.d_o, of_d_o, t * tile_rows, e);
+    } else {
+      part.fetch<half>(smem.q(t), p.q, own, t * tile_rows, p.q_encoding.features);
     }
-    ptx::copy_commit();
   };
-  for (int t = 0; t < stages - 2; ++t) fetch_stage(t);
+  fetch_first<stages - 2>(fetch);
   __syncwarp();  // rows may be shorter than the lanes reach
   WarpStrip<true> kv(width, e);
   const bool multiplies = (is_first ? p.d_g : p.d_q).data != nullptr && kv.is_active();
@@ -121,19 +123,17 @@ __global__ void __launch_bounds__(backward_threads, 1) differentiate_queries(con
       is_first ? GradStore<E>(p.d_g, part, e) : GradStore<E>(p.d_q, part, p.q_encoding.features);
   OuterProduct<__nv_bfloat16> d_kv;
   for (int t = 0; t <= tiles; ++t) {
-    ptx::copy_wait<stages - 3>();
-    __syncthreads();
-    fetch_stage(t + stages - 2);
+    fetch_next<stages - 2>(t, fetch);
     const int token = part.first + t * tile_rows;
-    SplitTile q{smem.q(t), nullptr};
+    Operand q{smem.q(t), {nullptr}};
     if constexpr (encoded) {
       if (t < tiles) {
-        q = encode_operand<E, tile_rows, backward_threads>(p.q_encoding, q.high, smem.encoded(),
-                                                           {smem.sincos(t), stats.q[t % 2]},
-                                                           part.head, token, part.end);
+        q = encode_operand<E, backward_threads>(p.q_encoding, q.high, smem.encoded(),
+                                                {smem.sincos(t), stats.q[t % 2]}, part.head, token,
+                                                part.end);
       }
       if (p.g_act == Act::softmax && t < tiles) {
-        tile_softmax<E, tile_rows, backward_threads>(smem.g(t), e, stats.g);
+        tile_softmax<E, backward_threads>(smem.g(t), e, stats.g);
       }
       __syncthreads();
     }
@@ -169,18 +169,13 @@ __global__ void __launch_bounds__(backward_threads, 1) differentiate_queries(con
     __syncthreads();
     if (is_first && has_tile) store.put(p.d_g, rows, out, old);
     if (!is_first && has_tile) store.put(p.d_q, rows, out, old);
-    if (p.d_kv != nullptr && t < tiles) d_kv.add(q, smem.d_product(t), width, e);
+    if (p.d_kv != nullptr && t < tiles) d_kv.add(q, smem.d_product(t), 0, width, e);
   }
   if (p.d_kv == nullptr) return;
   d_kv.store(p.d_kv + static_cast<std::int64_t>(blockIdx.x) * width * e, width, e);
 }
 
 }  // namespace
-
-/// Shared memory of a block, at most.
-constexpr std::size_t most_shared() {
-  return SharedLayout::bytes(true) + sizeof(TileStats);
-}
 
 void differentiate_queries_of(const View& d_o, const FlaoSaved& saved, const View& d_kv,
                               const FlaoGrads& grads, const FlaoTransforms& transforms,
@@ -198,11 +193,8 @@ void differentiate_queries_of(const View& d_o, const FlaoSaved& saved, const Vie
                         wants_kv ? saved.kv.as<float>() : nullptr,
                         !d_kv.defined ? nullptr : (whole ? d_kv : workspace.sums).as<float>(),
                         static_cast<int>(sizes.e),
-                        static_cast<int>(d_o.size(1)),
-                        static_cast<int>(parts.count),
-                        static_cast<int>(parts.length),
-                        static_cast<int>(sizes.n)};
-  const bool encoded = d_o.dtype == f16 || !is_plain(transforms.q) || !is_plain(transforms.g);
+                        Split(parts, d_o.size(1), sizes.n)};
+  const bool encoded = are_encoded(d_o.dtype, transforms.q, transforms.g);
   const auto kernel = d_o.dtype == f16 ? differentiate_queries<__half, true>
                       : encoded        ? differentiate_queries<__nv_bfloat16, true>
                                        : differentiate_queries<__nv_bfloat16, false>;
@@ -234,6 +226,7 @@ bool try_flao_backward_mma(const View& d_o, const FlaoSaved& given, const View& 
     if (!supports_grad(*x, d_o.dtype)) return false;
   }
   const bool by_queries = d_kv.defined || grads.q.wanted() || grads.g.wanted();
+  const bool by_keys = grads.k.wanted() || grads.v.wanted();
   const bool multiplies = grads.q.wanted() || grads.g.wanted();
   if (!flao_suits_tensor_cores(saved.sizes, transforms, d_o.dtype)) return false;
   if (multiplies && !saved.kv.defined) return false;
@@ -241,12 +234,14 @@ bool try_flao_backward_mma(const View& d_o, const FlaoSaved& given, const View& 
   // saved. The kernel loads both.
   if (multiplies && !saved.q.defined) saved.q = stand_in(d_o, saved.kv, saved.sizes.d);
   if (multiplies && !saved.g.defined) saved.g = stand_in(d_o, saved.kv, saved.sizes.e);
-  if (!has_shared(d_o, most_shared())) return false;
+  const std::size_t of_queries =
+      SharedLayout::bytes(are_encoded(d_o.dtype, transforms.q, transforms.g)) + sizeof(TileStats);
+  if (by_queries && !has_shared(d_o, of_queries)) return false;
+  const bool keys_encoded = are_encoded(d_o.dtype, transforms.k, transforms.v);
+  if (by_keys && !has_shared(d_o, shared_of_keys(keys_encoded))) return false;
   if (saved.fill_kv) multiply_keys(saved.k, saved.v, saved.kv, saved.sizes, transforms, workspace);
   if (by_queries) differentiate_queries_of(d_o, saved, d_kv, grads, transforms, workspace);
-  if (grads.k.wanted() || grads.v.wanted()) {
-    differentiate_keys_of(d_o.dtype, saved, d_kv, grads, transforms);
-  }
+  if (by_keys) differentiate_keys_of(d_o.dtype, saved, d_kv, grads, transforms);
   return true;
 }
 

@@ -8,7 +8,8 @@ namespace quipu::detail::on_cuda::flao_mma {
 
 inline constexpr int tile_rows = 16;          // of a tile
 inline constexpr int backward_threads = 512;  // two groups of 8 warps, a strip each
-inline constexpr int tile_words = tile_rows * pitch;
+using RowTile = Tile<tile_rows>;
+using Operand = SplitTile<tile_rows>;
 
 /// A warp's role: which of the two groups it belongs to, and which strip of columns it has.
 struct WarpRole {
@@ -38,14 +39,13 @@ class WarpStrip {
   }
 
   /// sum += 16 rows times the strip; `low` is the tile of the residual, if residuals are in a tile.
-  __device__ __forceinline__ void multiply_by(float (&sum)[2][4], const SplitTile& rows,
-                                              const unsigned* low) const {
+  __device__ __forceinline__ void multiply_by(float (&sum)[2][4], const Operand& rows,
+                                              const Tile<widest>& low) const {
     const WarpRole role;
     if (role.group == 0) {
-      multiply<false>(sum, rows, strip_, residual_of_strip<false>(low, role.strip, columns),
-                      depth_);
+      multiply<false>(sum, rows, 0, strip_, low, role.strip, columns, depth_);
     } else {
-      multiply<true>(sum, rows, strip_, residual_of_strip<true>(low, role.strip, columns), depth_);
+      multiply<true>(sum, rows, 0, strip_, low, role.strip, columns, depth_);
     }
   }
 
@@ -56,10 +56,9 @@ class WarpStrip {
   Strip<residual_in_tile> strip_;
 };
 
-/// A tile of gradients in f32: even columns in one tile of words, odd ones in another.
+/// A tile of gradients in f32: even columns in the words of one tile, odd ones in another.
 struct GradTile {
-  unsigned* even;
-  unsigned* odd;
+  RowTile even, odd;
 };
 
 /// Where pair i of a lane's 16 x 16 accumulators lies: in its registers, and in a tile.
@@ -67,19 +66,21 @@ struct FragmentPair {
   __device__ __forceinline__ FragmentPair(int i, int strip, int columns)
       : half(i / 2),
         first(i % 2 * 2),
-        row(Lane().group + i % 2 * 8),
-        column(strip_column(strip, half, columns) + 2 * Lane().member) {}
-  __device__ __forceinline__ int word() const { return row * pitch + column / 2; }
+        row(Thread().group + i % 2 * 8),
+        column(strip_column(strip, half, columns) + 2 * Thread().member) {}
+  __device__ __forceinline__ unsigned& in(const RowTile& tile) const {
+    return tile.pair(row, column);
+  }
   int half, first, row, column;  // first: index of the pair in d[half]
 };
 
 /// The gradient of the position encoding, in accumulators: the transposed rotation. Of cosine only
 /// the first half of the columns remains.
 __device__ __forceinline__ void rotate_back(float (&d)[2][4], const float4* sincos, int strip) {
-  const Lane lane;
+  const Thread self;
 #pragma unroll
   for (int below = 0; below < 2; ++below) {
-    const float4 sc = sincos[(lane.group + 8 * below) * sincos_pitch + strip * 4 + lane.member];
+    const float4 sc = sincos[(self.group + 8 * below) * sincos_pitch + strip * 4 + self.member];
     const int i = 2 * below;
     const float a = d[0][i], b = d[1][i], c = d[0][i + 1], e = d[1][i + 1];
     d[0][i] = a * sc.x + b * sc.y;
@@ -97,7 +98,7 @@ __device__ __forceinline__ int pairs_of(LrpeKind kind) {
 /// A warp's part of the row sums of y * d_y that the gradient of softmax needs; `means` is (strip,
 /// row).
 template <class E>
-__device__ __forceinline__ void add_row_means(const float (&d)[2][4], const unsigned* tile,
+__device__ __forceinline__ void add_row_means(const float (&d)[2][4], const RowTile& tile,
                                               const RowSoftmax* stats, float* means, int strip,
                                               int columns, int pairs) {
   float mean[2] = {0.0f, 0.0f};
@@ -105,7 +106,7 @@ __device__ __forceinline__ void add_row_means(const float (&d)[2][4], const unsi
   for (int i = 0; i < 4; ++i) {
     if (i >= pairs) continue;
     const FragmentPair at(i, strip, columns);
-    const float2 x = unpacked<E>(tile[at.word()]);
+    const float2 x = unpacked<E>(at.in(tile));
     mean[i % 2] += activated(Act::softmax, x.x, stats[at.row]) * d[at.half][at.first];
     mean[i % 2] += activated(Act::softmax, x.y, stats[at.row]) * d[at.half][at.first + 1];
   }
@@ -113,7 +114,7 @@ __device__ __forceinline__ void add_row_means(const float (&d)[2][4], const unsi
   for (int i = 0; i < 2; ++i) {
     mean[i] += __shfl_xor_sync(all_lanes, mean[i], 1);
     mean[i] += __shfl_xor_sync(all_lanes, mean[i], 2);
-    if (Lane().member == 0) means[strip * tile_rows + Lane().group + 8 * i] = mean[i];
+    if (Thread().member == 0) means[strip * tile_rows + Thread().group + 8 * i] = mean[i];
   }
 }
 
@@ -121,7 +122,7 @@ __device__ __forceinline__ void add_row_means(const float (&d)[2][4], const unsi
 /// overwrite `tile`.
 template <class E>
 __device__ __forceinline__ void activation_gradient(const float (&d)[2][4], Act act,
-                                                    const unsigned* tile, const RowSoftmax* stats,
+                                                    const RowTile& tile, const RowSoftmax* stats,
                                                     const float* means, const GradTile& out,
                                                     int strip, int columns, int pairs) {
 #pragma unroll
@@ -136,12 +137,12 @@ __device__ __forceinline__ void activation_gradient(const float (&d)[2][4], Act 
         sum = stats[at.row];
         for (int s = 0; s < columns / 16; ++s) mean += means[s * tile_rows + at.row];
       }
-      const float2 x = unpacked<E>(tile[at.word()]);
+      const float2 x = unpacked<E>(at.in(tile));
       first = activation_slope(act, first, x.x, sum, mean);
       second = activation_slope(act, second, x.y, sum, mean);
     }
-    out.even[at.word()] = __float_as_uint(first);
-    out.odd[at.word()] = __float_as_uint(second);
+    at.in(out.even) = __float_as_uint(first);
+    at.in(out.odd) = __float_as_uint(second);
   }
 }
 
@@ -165,8 +166,7 @@ class GradStore {
   __device__ __forceinline__ void put(const GradRows& g, int rows, const GradTile& tile,
                                       const uint4& old) {
     if (!active_ || row() >= rows) return;
-    const uint4 even = reinterpret_cast<const uint4*>(tile.even)[row() * (pitch / 4) + vector()];
-    const uint4 odd = reinterpret_cast<const uint4*>(tile.odd)[row() * (pitch / 4) + vector()];
+    const uint4 even = tile.even.chunk(row(), vector()), odd = tile.odd.chunk(row(), vector());
     if (g.wide) {
       put_wide(g, even, odd);
     } else {
@@ -209,6 +209,8 @@ inline bool supports_grad(const Grad& g, DType dtype) {
   return !g.wanted() || ((g.view.dtype == dtype || g.view.dtype == f32) && supports_layout(g.view));
 }
 
+/// Shared memory of a block of the kernel below.
+std::size_t shared_of_keys(bool encoded);
 /// d_k = v~ d_kv^T and d_v = k~ d_kv, as far as they are wanted, for inputs of type `dtype`.
 void differentiate_keys_of(DType dtype, const FlaoSaved& saved, const View& d_kv,
                            const FlaoGrads& grads, const FlaoTransforms& transforms);

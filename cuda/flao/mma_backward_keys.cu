@@ -7,9 +7,9 @@
 // sass differentiate_keys: need HMMA.16816.F32.BF16 LDSM.16.M88.4 LDGSTS.E.BYPASS.128 LDG.E.128
 // STG.E.128; forbid STL LDL LD.E$ ST.E$; registers 128
 //
-// sass differentiate_keys<.*false>: blocks 1; dynamic 52224
+// sass differentiate_keys<.*false>: blocks 1; dynamic 49152
 //
-// sass differentiate_keys<.*true>: blocks 1@80,90; dynamic 113664
+// sass differentiate_keys<.*true>: blocks 1@80,90; dynamic 107520
 #include "mma_backward.cuh"
 #include "quipu/cuda/runtime/run.h"
 
@@ -25,43 +25,45 @@ struct Keys {
   GradRows d_k, d_v;
   Encoding k_encoding, v_encoding;
   const float* d_kv;  // (units, width, e)
-  int heads, parts, length, tokens;
+  Split split;
 };
 
 /// Layout of shared memory.
 struct SharedLayout {
-  unsigned* base = dynamic_shared<unsigned>();
+  uint4* base = dynamic_shared<uint4>();
+  __device__ __forceinline__ RowTile tile(int i) const { return {base + i * RowTile::size}; }
   /// k is input 0, v is 1.
-  __device__ __forceinline__ unsigned* raw(int t, int input) const {
-    return base + (t % stages * 2 + input) * tile_words;
+  __device__ __forceinline__ RowTile raw(int t, int input) const {
+    return tile(t % stages * 2 + input);
   }
   __device__ __forceinline__ GradTile gradients(int input) const {
-    unsigned* const even = base + (stages + input) * 2 * tile_words;
-    return {even, even + tile_words};
+    return {tile((stages + input) * 2), tile((stages + input) * 2 + 1)};
   }
-  __device__ __forceinline__ SplitTile encoded(int input) const {
-    unsigned* const high = base + (stages + 2 + input) * 2 * tile_words;
-    return {high, high + tile_words};
+  __device__ __forceinline__ Operand encoded(int input) const {
+    return {tile((stages + 2 + input) * 2), tile((stages + 2 + input) * 2 + 1)};
   }
   /// The bf16 residual of d_kv.
-  __device__ __forceinline__ unsigned* residual() const {
-    return base + (stages + 4) * 2 * tile_words;
-  }
+  __device__ __forceinline__ Tile<widest> residual() const { return {tile((stages + 4) * 2).data}; }
   __device__ __forceinline__ float4* sincos() const {
-    return reinterpret_cast<float4*>(residual() + widest * pitch);
+    return reinterpret_cast<float4*>(residual().data + Tile<widest>::size);
   }
   static constexpr std::size_t bytes(bool encoded) {
-    return tile_bytes(2 * (stages + (encoded ? 4 : 2)), tile_rows) +
-           (encoded ? tile_bytes(1, widest) + sincos_bytes(tile_rows) : 0);
+    return 2 * (stages + (encoded ? 4 : 2)) * RowTile::bytes +
+           (encoded ? Tile<widest>::bytes + sincos_bytes(tile_rows) : 0);
   }
+};
+
+/// Statistics of softmax over the features of a tile of k and of v.
+struct alignas(8) TileStats {
+  RowSoftmax sums[2][tile_rows];
+  float means[2][strips * tile_rows];
 };
 
 template <class E, bool encoded>
 __global__ void __launch_bounds__(backward_threads, 1) differentiate_keys(const Keys p) {
-  __shared__ RowSoftmax stats[2][tile_rows];
-  __shared__ float all_means[2][strips * tile_rows];
+  __shared__ TileStats stats;
   const SharedLayout smem;
-  const Part part(p.heads, p.parts, p.length, p.tokens);
+  const Part part(p.split);
   const WarpRole role;
   const int tiles = part.tiles(tile_rows);
   // The first group multiplies k~ and makes d_v, the second one v~ and makes d_k.
@@ -71,16 +73,16 @@ __global__ void __launch_bounds__(backward_threads, 1) differentiate_keys(const 
   const int width = p.k_encoding.width, e = p.v_encoding.width;
   const bool softmax =
       encoded && (p.k_encoding.act == Act::softmax || p.v_encoding.act == Act::softmax);
-  TileLoader<tile_rows, backward_threads> k_source(p.k, part), v_source(p.v, part);
-  const auto fetch_stage = [&](int t) {
-    const int rows = part.end - part.first - t * tile_rows;
+  const int of_k = part.fetched<backward_threads>(p.k), of_v = part.fetched<backward_threads>(p.v);
+  const auto fetch = [&](int t) {
     if (t < tiles && p.k.data != nullptr) {
-      k_source.fetch(smem.raw(t, 0), p.k, rows, p.k_encoding.features);
+      part.fetch<backward_threads>(smem.raw(t, 0), p.k, of_k, t * tile_rows, p.k_encoding.features);
     }
-    if (t < tiles && p.v.data != nullptr) v_source.fetch(smem.raw(t, 1), p.v, rows, e);
-    ptx::copy_commit();
+    if (t < tiles && p.v.data != nullptr) {
+      part.fetch<backward_threads>(smem.raw(t, 1), p.v, of_v, t * tile_rows, e);
+    }
   };
-  for (int t = 0; t < stages - 1; ++t) fetch_stage(t);
+  fetch_first<stages - 1>(fetch);
   __syncwarp();  // rows may be shorter than the lanes reach
   WarpStrip<encoded> d_kv(width, e);
   const bool multiplies = (to == 0 ? p.d_k : p.d_v).data != nullptr && d_kv.is_active();
@@ -90,19 +92,17 @@ __global__ void __launch_bounds__(backward_threads, 1) differentiate_keys(const 
   GradStore<E> store =
       to == 0 ? GradStore<E>(p.d_k, part, p.k_encoding.features) : GradStore<E>(p.d_v, part, e);
   for (int t = 0; t < tiles; ++t) {
-    ptx::copy_wait<stages - 2>();
-    __syncthreads();
-    fetch_stage(t + stages - 1);
+    fetch_next<stages - 1>(t, fetch);
     const int token = part.first + t * tile_rows;
     const int rows = part.end - token;
     const uint4 old = to == 0 ? store.read(p.d_k, rows) : store.read(p.d_v, rows);
-    SplitTile left{smem.raw(t, 1 - to), nullptr};
+    Operand left{smem.raw(t, 1 - to), {nullptr}};
     if constexpr (encoded) {
       const auto encode_input = [&](int input, const Encoding& x, const Rows& source) {
         if (source.data == nullptr) return;
-        const SplitTile split = encode_operand<E, tile_rows, backward_threads>(
-            x, smem.raw(t, input), smem.encoded(input), {smem.sincos(), stats[input]}, part.head,
-            token, part.end);
+        const Operand split = encode_operand<E, backward_threads>(
+            x, smem.raw(t, input), smem.encoded(input), {smem.sincos(), stats.sums[input]},
+            part.head, token, part.end);
         if (input != to) left = split;
       };
       encode_input(0, p.k_encoding, p.k);
@@ -119,14 +119,14 @@ __global__ void __launch_bounds__(backward_threads, 1) differentiate_keys(const 
     if (encoded && multiplies) {
       if (rotated) rotate_back(d, smem.sincos(), role.strip);
       if (act == Act::softmax) {
-        add_row_means<E>(d, smem.raw(t, to), stats[to], all_means[to], role.strip, d_kv.columns,
-                         pairs);
+        add_row_means<E>(d, smem.raw(t, to), stats.sums[to], stats.means[to], role.strip,
+                         d_kv.columns, pairs);
       }
     }
     if (softmax) __syncthreads();
     if (multiplies) {
-      activation_gradient<E>(d, act, smem.raw(t, to), stats[to], all_means[to], smem.gradients(to),
-                             role.strip, d_kv.columns, pairs);
+      activation_gradient<E>(d, act, smem.raw(t, to), stats.sums[to], stats.means[to],
+                             smem.gradients(to), role.strip, d_kv.columns, pairs);
     }
     __syncthreads();
     if (to == 0) store.put(p.d_k, rows, smem.gradients(0), old);
@@ -135,6 +135,10 @@ __global__ void __launch_bounds__(backward_threads, 1) differentiate_keys(const 
 }
 
 }  // namespace
+
+std::size_t shared_of_keys(bool encoded) {
+  return SharedLayout::bytes(encoded) + sizeof(TileStats);
+}
 
 void differentiate_keys_of(DType dtype, const FlaoSaved& saved, const View& d_kv,
                            const FlaoGrads& grads, const FlaoTransforms& transforms) {
@@ -147,11 +151,8 @@ void differentiate_keys_of(DType dtype, const FlaoSaved& saved, const View& d_kv
                   Encoding(transforms.k, sizes.d, sizes.m),
                   Encoding(transforms.v, sizes.e, sizes.m),
                   d_kv.as<float>(),
-                  static_cast<int>(d_kv.size(1)),
-                  static_cast<int>(parts.count),
-                  static_cast<int>(parts.length),
-                  static_cast<int>(sizes.m)};
-  const bool encoded = dtype == f16 || !is_plain(transforms.k) || !is_plain(transforms.v);
+                  Split(parts, d_kv.size(1), sizes.m)};
+  const bool encoded = are_encoded(dtype, transforms.k, transforms.v);
   const auto kernel = dtype == f16 ? differentiate_keys<__half, true>
                       : encoded    ? differentiate_keys<__nv_bfloat16, true>
                                    : differentiate_keys<__nv_bfloat16, false>;

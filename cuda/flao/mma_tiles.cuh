@@ -3,21 +3,18 @@
 // they are, 16 bytes a cp.async. A tile of unencoded bf16 rows is an operand where it lies; any
 // other is encoded in f32 and split into a bf16 tile and a tile of bf16 residuals, 16 bits
 // together.
-#include <bit>
-#include <cstdint>
-
 #include "flao.h"
-#include "quipu/cuda/ptx.h"
 #include "quipu/cuda/tile/angles.cuh"
-#include "quipu/cuda/tile/block.cuh"
+#include "quipu/cuda/tile/fragments.cuh"
 #include "quipu/cuda/tile/functions.cuh"
 #include "quipu/cuda/tile/rows.cuh"
 
 namespace quipu::detail::on_cuda::flao_mma {
 
 inline constexpr int widest = flao_widest_on_tensor_cores;
-/// Words from row to row of a tile; the padding avoids bank conflicts.
-inline constexpr int pitch = widest / 2 + 4;
+/// Rows of bf16 or f16, or half of the columns of rows of f32.
+template <int rows>
+using Tile = SwizzledTile<std::uint16_t, widest, rows>;
 
 // ---- what a kernel gets ----
 
@@ -56,15 +53,25 @@ struct Encoding {
   RowAngles<float> angles;
 };
 
+/// How the tokens of units are split among blocks.
+struct Split {
+  Split(const FlaoParts& all, std::int64_t head_count, std::int64_t token_count)
+      : heads(static_cast<int>(head_count)),
+        parts(static_cast<int>(all.count)),
+        length(static_cast<int>(all.length)),
+        tokens(static_cast<int>(token_count)) {}
+  int heads, parts, length, tokens;
+};
+
 /// A block's part of the tokens of a unit.
 struct Part {
-  __device__ __forceinline__ Part(int heads, int parts, int length, int tokens)
-      : unit(static_cast<int>(blockIdx.x) / parts),
-        part(static_cast<int>(blockIdx.x) % parts),
-        entry(unit / heads),
-        head(unit % heads),
-        first(part * length),
-        end(first + length < tokens ? first + length : tokens) {}
+  Part() = default;
+  __device__ __forceinline__ explicit Part(const Split& all)
+      : unit(static_cast<int>(blockIdx.x) / all.parts),
+        entry(unit / all.heads),
+        head(unit % all.heads),
+        first(static_cast<int>(blockIdx.x) % all.parts * all.length),
+        end(first + all.length < all.tokens ? first + all.length : all.tokens) {}
   __device__ __forceinline__ int tiles(int rows) const {
     return first < end ? (end - first + rows - 1) / rows : 0;
   }
@@ -72,48 +79,25 @@ struct Part {
   __device__ __forceinline__ int start(const Rows& x) const {
     return entry * x.step[0] + head * x.step[1] + first * x.step[2];
   }
-  int unit, part, entry, head, first, end;
+  /// The first of its vectors that this one of `threads` threads fetches.
+  template <int threads>
+  __device__ __forceinline__ int fetched(const Rows& x) const {
+    const int thread = static_cast<int>(threadIdx.x) % threads;
+    return start(x) + thread / (widest / 8) * x.step[2] + thread % (widest / 8);
+  }
+  /// Starts the copies of its rows from number `done` on.
+  template <int threads, int rows>
+  __device__ __forceinline__ void fetch(const Tile<rows>& tile, const Rows& x, int from, int done,
+                                        int features) const {
+    fetch_rows<threads>(tile, [&](int row, int below, int column) {
+      return TileSource{x.data + from + (done + below) * x.step[2],
+                        below < (column < features ? end - first - done - row : 0)};
+    });
+  }
+  int unit, entry, head, first, end;
 };
 
 // ---- elements ----
-
-/// Two neighbouring elements in a word.
-template <class E>
-struct Pair {
-  E first, second;
-};
-
-template <class E>
-__device__ __forceinline__ float2 unpacked(unsigned word) {
-  if constexpr (std::is_same_v<E, __half>) {
-    const auto pair = std::bit_cast<Pair<E>>(word);
-    return make_float2(__half2float(pair.first), __half2float(pair.second));
-  } else {
-    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
-  }
-}
-template <class E>
-__device__ __forceinline__ unsigned packed(float first, float second) {
-  if constexpr (std::is_same_v<E, __half>) {
-    const __half2 pair = __floats2half2_rn(first, second);
-    return std::bit_cast<unsigned>(Pair<E>{pair.x, pair.y});
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-    return std::bit_cast<unsigned>(Pair<E>{pair.x, pair.y});
-  }
-}
-
-/// Two numbers as bf16, and the bf16 residuals x - bf16(x).
-struct SplitPair {
-  __device__ __forceinline__ SplitPair(float first, float second)
-      : high(packed<__nv_bfloat16>(first, second)) {
-    const float2 near = unpacked<__nv_bfloat16>(high);
-    // The residual of infinity is 0, not NaN.
-    low = packed<__nv_bfloat16>(first == near.x ? 0.0f : first - near.x,
-                                second == near.y ? 0.0f : second - near.y);
-  }
-  unsigned high, low;
-};
 
 /// Statistics of softmax over the features of a row: maximum, and inverse of the sum of
 /// exponentials.
@@ -148,49 +132,20 @@ __device__ __forceinline__ float activation_slope(Act act, float d, float x, con
 
 // ---- tiles ----
 
-/// Loads tiles of `count` rows of an input, one after the other, by cp.async of `threads` threads.
-template <int count, int threads>
-class TileLoader {
- public:
-  __device__ __forceinline__ TileLoader(const Rows& x, const Part& part)
-      : next_(part.start(x) + row() * x.step[2] + vector()) {}
-
-  /// Starts the copies of the next tile, which has `rows` rows; the others become zeros.
-  __device__ __forceinline__ void fetch(unsigned* tile, const Rows& x, int rows, int features) {
-#pragma unroll
-    for (int i = 0; i < count; i += rows_at_once) {
-      if (row() + i >= count || vector() * 8 >= features) continue;
-      ptx::copy_async<16>(tile + (row() + i) * pitch + vector() * 4, x.data + next_ + i * x.step[2],
-                          row() + i < rows);
-    }
-    next_ += count * x.step[2];
-  }
-
- private:
-  static constexpr int vectors = widest / 8, rows_at_once = threads / vectors;
-  __device__ __forceinline__ static int row() {
-    return static_cast<int>(threadIdx.x) % threads / vectors;
-  }
-  __device__ __forceinline__ static int vector() {
-    return static_cast<int>(threadIdx.x) % vectors;
-  }
-  int next_;  // in vectors
-};
-
 /// Statistics of softmax over a row of a tile, by a warp.
-template <class E>
-__device__ __forceinline__ RowSoftmax row_softmax(const unsigned* row, int features) {
+template <class E, int count>
+__device__ __forceinline__ RowSoftmax row_softmax(const Tile<count>& tile, int row, int features) {
   const int lane = static_cast<int>(threadIdx.x % warp_size);
   constexpr float least = -std::numeric_limits<float>::infinity();
   float largest = least;
   for (int p = lane; p < features / 2; p += static_cast<int>(warp_size)) {
-    const float2 x = unpacked<E>(row[p]);
+    const float2 x = unpacked<E>(tile.pair(row, 2 * p));
     largest = math::maximum(largest, math::maximum(x.x, x.y));
   }
   largest = fold_warp(largest, [](float a, float b) { return math::maximum(a, b); });
   float sum = 0;
   for (int p = lane; p < features / 2; p += static_cast<int>(warp_size)) {
-    const float2 x = unpacked<E>(row[p]);
+    const float2 x = unpacked<E>(tile.pair(row, 2 * p));
     sum += std::exp(x.x - largest) + std::exp(x.y - largest);
   }
   sum = fold_warp(sum, [](float a, float b) { return a + b; });
@@ -198,29 +153,31 @@ __device__ __forceinline__ RowSoftmax row_softmax(const unsigned* row, int featu
 }
 
 /// Statistics of softmax over each row of a tile; a warp has a row.
-template <class E, int count, int threads>
-__device__ __forceinline__ void tile_softmax(const unsigned* tile, int features,
+template <class E, int threads, int count>
+__device__ __forceinline__ void tile_softmax(const Tile<count>& tile, int features,
                                              RowSoftmax* stats) {
   const int warp = static_cast<int>(threadIdx.x / warp_size);
   for (int row = warp; row < count; row += threads / static_cast<int>(warp_size)) {
-    const RowSoftmax sum = row_softmax<E>(tile + row * pitch, features);
+    const RowSoftmax sum = row_softmax<E>(tile, row, features);
     if (threadIdx.x % warp_size == 0) stats[row] = sum;
   }
 }
 
-/// An operand tile split into bf16 and bf16 residual.
+/// An operand split into bf16 and bf16 residual.
+template <int rows>
 struct SplitTile {
-  __device__ __forceinline__ SplitTile from_row(int row) const {
-    return {high + row * pitch, low == nullptr ? nullptr : low + row * pitch};
-  }
-  unsigned* high;
-  unsigned* low;  // null where bf16 is exact
+  __device__ __forceinline__ bool is_split() const { return low.data != nullptr; }
+  Tile<rows> high;
+  Tile<rows> low;  // null where bf16 is exact
 };
 
-__device__ __forceinline__ void put_pair(const SplitTile& to, int word, float first, float second) {
-  const SplitPair split(first, second);
-  to.high[word] = split.high;
-  to.low[word] = split.low;
+/// Two neighbouring columns.
+template <int rows>
+__device__ __forceinline__ void put_pair(const SplitTile<rows>& to, int row, int column,
+                                         float first, float second) {
+  const SplitPair<__nv_bfloat16> split(first, second);
+  to.high.pair(row, column) = split.hi;
+  to.low.pair(row, column) = split.lo;
 }
 
 /// float4 from row to row of the sin/cos table: cos and sin of two neighbouring angles each.
@@ -246,41 +203,44 @@ __device__ __forceinline__ void fill_sincos_row(const RowAngles<float>& angles, 
 }
 
 /// Encodes a pair of neighbouring features of a row, and its partner of a rotation.
-template <class E>
-__device__ __forceinline__ void encode_pair(const Encoding& x, const unsigned* row,
-                                            const SplitTile& to, int p, const RowSoftmax& sum,
-                                            const float4* sincos) {
+template <class E, int count>
+__device__ __forceinline__ void encode_pair(const Encoding& x, const Tile<count>& tile,
+                                            const SplitTile<count>& to, int row, int p,
+                                            const RowSoftmax& sum, const float4* sincos) {
+  const auto put = [&](int at, float first, float second) {
+    put_pair(to, row, 2 * at, first, second);
+  };
   const auto pair_at = [&](int at) {
-    const float2 raw = unpacked<E>(row[at]);
+    const float2 raw = unpacked<E>(tile.pair(row, 2 * at));
     return make_float2(activated(x.act, raw.x, sum), activated(x.act, raw.y, sum));
   };
   const float2 a = pair_at(p);
-  if (x.kind == LrpeKind::none) return put_pair(to, p, a.x, a.y);
+  if (x.kind == LrpeKind::none) return put(p, a.x, a.y);
   const float4 sc = sincos[p];
   const int behind = p + x.width / 4;
   if (x.kind == LrpeKind::cosine) {
-    put_pair(to, p, a.x * sc.x, a.y * sc.z);
-    put_pair(to, behind, a.x * sc.y, a.y * sc.w);
+    put(p, a.x * sc.x, a.y * sc.z);
+    put(behind, a.x * sc.y, a.y * sc.w);
   } else {
     const float2 b = pair_at(behind);
-    put_pair(to, p, a.x * sc.x - b.x * sc.y, a.y * sc.z - b.y * sc.w);
-    put_pair(to, behind, a.x * sc.y + b.x * sc.x, a.y * sc.w + b.y * sc.z);
+    put(p, a.x * sc.x - b.x * sc.y, a.y * sc.z - b.y * sc.w);
+    put(behind, a.x * sc.y + b.x * sc.x, a.y * sc.w + b.y * sc.z);
   }
 }
 
 /// Encodes a tile whose first row is `token`; rows from `end` on become zeros. A warp has a row.
-template <class E, int count, int threads>
-__device__ __forceinline__ void encode(const Encoding& x, const unsigned* tile, const SplitTile& to,
-                                       const EncodeStats& stats, int head, int token, int end) {
+template <class E, int threads, int count>
+__device__ __forceinline__ void encode(const Encoding& x, const Tile<count>& tile,
+                                       const SplitTile<count>& to, const EncodeStats& stats,
+                                       int head, int token, int end) {
   const int lane = static_cast<int>(threadIdx.x % warp_size);
   const int pairs = x.kind == LrpeKind::rotate ? x.features / 4 : x.features / 2;
 #pragma unroll 1
   for (int row = static_cast<int>(threadIdx.x / warp_size); row < count;
        row += threads / static_cast<int>(warp_size)) {
-    const SplitTile out = to.from_row(row);
     if (token + row >= end) {
       for (int p = lane; p < x.width / 2; p += static_cast<int>(warp_size)) {
-        put_pair(out, p, 0.0f, 0.0f);
+        put_pair(to, row, 2 * p, 0.0f, 0.0f);
       }
       continue;
     }
@@ -288,13 +248,13 @@ __device__ __forceinline__ void encode(const Encoding& x, const unsigned* tile, 
     if (x.kind != LrpeKind::none) fill_sincos_row(x.angles, head, token + row, sincos);
     RowSoftmax sum{0.0f, 1.0f};
     if (x.act == Act::softmax) {
-      sum = row_softmax<E>(tile + row * pitch, x.features);
+      sum = row_softmax<E>(tile, row, x.features);
       if (lane == 0 && stats.sums != nullptr) stats.sums[row] = sum;
     }
     __syncwarp();
 #pragma unroll 1
     for (int p = lane; p < pairs; p += static_cast<int>(warp_size)) {
-      encode_pair<E>(x, tile + row * pitch, out, p, sum, sincos);
+      encode_pair<E>(x, tile, to, row, p, sum, sincos);
     }
   }
 }
@@ -312,13 +272,15 @@ __device__ __forceinline__ void fill_sincos_tile(const Encoding& x, float4* sinc
 
 /// The operand of a product: the tile itself if it needs no encoding, else the encoded tile in
 /// `to`.
-template <class E, int count, int threads>
-__device__ __forceinline__ SplitTile encode_operand(const Encoding& x, unsigned* tile,
-                                                    const SplitTile& to, const EncodeStats& stats,
-                                                    int head, int token, int end) {
+template <class E, int threads, int count>
+__device__ __forceinline__ SplitTile<count> encode_operand(const Encoding& x,
+                                                           const Tile<count>& tile,
+                                                           const SplitTile<count>& to,
+                                                           const EncodeStats& stats, int head,
+                                                           int token, int end) {
   const bool plain = x.act == Act::none && x.kind == LrpeKind::none;
-  if (plain && std::is_same_v<E, __nv_bfloat16>) return {tile, nullptr};
-  encode<E, count, threads>(x, tile, to, stats, head, token, end);
+  if (plain && std::is_same_v<E, __nv_bfloat16>) return {tile, {nullptr}};
+  encode<E, threads>(x, tile, to, stats, head, token, end);
   return to;
 }
 

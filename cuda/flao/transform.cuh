@@ -3,9 +3,9 @@
 // shared memory and encoded there (activation, then position encoding); gradients of encoded rows
 // become those of the inputs. A warp has whole rows, so that __syncwarp() is enough between steps.
 #include <cmath>
-#include <limits>
 
 #include "quipu/cuda/tile/angles.cuh"
+#include "quipu/cuda/tile/running_softmax.cuh"
 #include "view.cuh"
 
 namespace quipu::detail::on_cuda::gated {
@@ -14,6 +14,9 @@ namespace quipu::detail::on_cuda::gated {
 /// and, for backward, the mean of the gradient under the softmax.
 template <class T>
 struct SoftmaxStats {
+  __device__ __forceinline__ static SoftmaxStats of(const RunningSoftmax<T>& all) {
+    return {all.largest, T(1) / all.sum};
+  }
   T largest{}, inverse{}, mean{};
 };
 
@@ -38,40 +41,19 @@ __device__ __forceinline__ Activated<T> activated(Act act, T x, const SoftmaxSta
   return {x * value, value * (T(1) + x * rest)};
 }
 
-/// Online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867): the running maximum and the sum
-/// of e^(x - largest). Numbers may come in any order.
+/// Adds the numbers x of columns from c on, as far as they lie before `end`.
 template <class T>
-struct OnlineSoftmax {
-  T largest = -std::numeric_limits<T>::infinity(), sum = T(0);
-
-  __device__ __forceinline__ static T finite(T x) {
-    return x == -std::numeric_limits<T>::infinity() ? T(0) : x;
-  }
-  /// Adds the numbers x of columns from c on, as far as they lie before `end`.
-  __device__ __forceinline__ void add(const Vector<T>& x, unsigned c, unsigned end) {
-    T most = largest;
+__device__ __forceinline__ void add_numbers(RunningSoftmax<T>& to, const Vector<T>& x, unsigned c,
+                                            unsigned end) {
+  T most = to.largest;
 #pragma unroll
-    for (unsigned j = 0; j < vector_width<T>; ++j) most = c + j < end && x[j] > most ? x[j] : most;
-    const T shift = finite(most);
-    sum *= std::exp(largest - shift);
+  for (unsigned j = 0; j < vector_width<T>; ++j) most = c + j < end && x[j] > most ? x[j] : most;
+  to.raise(most, [](T below) { return std::exp(below); });
 #pragma unroll
-    for (unsigned j = 0; j < vector_width<T>; ++j) {
-      sum += c + j < end ? std::exp(x[j] - shift) : T(0);
-    }
-    largest = most;
+  for (unsigned j = 0; j < vector_width<T>; ++j) {
+    to.sum += c + j < end ? std::exp(x[j] - to.largest) : T(0);
   }
-  __device__ __forceinline__ static OnlineSoftmax merged(const OnlineSoftmax& a,
-                                                         const OnlineSoftmax& b) {
-    const T most = a.largest > b.largest ? a.largest : b.largest, shift = finite(most);
-    return {most, a.sum * std::exp(a.largest - shift) + b.sum * std::exp(b.largest - shift)};
-  }
-  __device__ __forceinline__ OnlineSoftmax from_lane(int lanes) const {
-    return {__shfl_xor_sync(all_lanes, largest, lanes), __shfl_xor_sync(all_lanes, sum, lanes)};
-  }
-  __device__ __forceinline__ SoftmaxStats<T> softmax() const {
-    return {finite(largest), T(1) / sum};
-  }
-};
+}
 
 /// One of q, k, v, g with its encoding. Without data where backward needs no values of it.
 template <class T>
@@ -165,11 +147,11 @@ __device__ __forceinline__ void activate_row(const FlaoRows<T>& x, const FlaoUni
   const unsigned lane = threadIdx.x % warp_size;
   SoftmaxStats<T> of_row;
   if (x.over_features) {
-    OnlineSoftmax<T> sum;
+    RunningSoftmax<T> sum;
     for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
-      sum.add(load_vector(row, c), c, x.features);
+      add_numbers(sum, load_vector(row, c), c, x.features);
     }
-    of_row = fold_warp(sum, OnlineSoftmax<T>::merged).softmax();
+    of_row = SoftmaxStats<T>::of(fold_warp(sum, RunningSoftmax<T>::merged));
   }
   for (unsigned c = lane * step; c < x.features; c += warp_size * step) {
     Vector<T> v = load_vector(row, c);
@@ -253,7 +235,7 @@ __device__ __forceinline__ void activation_gradient_of_row(const FlaoRows<T>& x,
   constexpr unsigned step = vector_width<T>;
   const unsigned lane = threadIdx.x % warp_size;
   const std::int64_t start = x.view.start(unit, token);
-  OnlineSoftmax<T> sum;
+  RunningSoftmax<T> sum;
   SoftmaxStats<T> of_row;
   T dot(0);
 #pragma unroll 1
@@ -263,7 +245,7 @@ __device__ __forceinline__ void activation_gradient_of_row(const FlaoRows<T>& x,
       Vector<T> v{};
       if (needed) v = x.view.template load<T>(start, c);
       if (sweep == Sweep::sum) {
-        sum.add(v, c, x.features);
+        add_numbers(sum, v, c, x.features);
         continue;
       }
       Vector<T> d = gradient(c);
@@ -276,7 +258,9 @@ __device__ __forceinline__ void activation_gradient_of_row(const FlaoRows<T>& x,
       }
       if (sweep == Sweep::result) result(c, d, v);
     }
-    if (sweep == Sweep::sum) of_row = fold_warp(sum, OnlineSoftmax<T>::merged).softmax();
+    if (sweep == Sweep::sum) {
+      of_row = SoftmaxStats<T>::of(fold_warp(sum, RunningSoftmax<T>::merged));
+    }
     if (sweep == Sweep::mean) of_row.mean = fold_warp(dot, [](T a, T b) { return a + b; });
   }
 }

@@ -23,6 +23,16 @@ __device__ __forceinline__ float fold_fragment_row(float value, Combine combine)
   return combine(value, __shfl_xor_sync(all_lanes, value, 2));
 }
 
+/// Reduces over the eight lanes that share columns of a fragment.
+template <class Combine>
+__device__ __forceinline__ float fold_fragment_column(float value, Combine combine) {
+#pragma unroll
+  for (int lanes = 4; lanes < 32; lanes *= 2) {
+    value = combine(value, __shfl_xor_sync(all_lanes, value, lanes));
+  }
+  return value;
+}
+
 /// A tile of `height` rows of `width` elements in shared memory, aligned to 128 bytes.
 template <class Element, int columns, int rows>
 struct SwizzledTile {
@@ -38,7 +48,7 @@ struct SwizzledTile {
   }
   /// The word of two neighbouring elements.
   __device__ __forceinline__ unsigned& pair(int row, int column) const {
-    return reinterpret_cast<unsigned*>(&chunk(row, column / 8))[column % 8 / 2];
+    return reinterpret_cast<unsigned*>(&chunk(row, column >> 3))[column >> 1 & 3];
   }
 
   // Row and column of a fragment are multiples of 16.
@@ -58,6 +68,18 @@ struct SwizzledTile {
   __device__ __forceinline__ void load_b_transposed(unsigned (&r)[4], int row, int column) const {
     load_lane_rows<false>(r, row, lane() / 16 * 8 + lane() % 8, column, lane() / 8 % 2);
   }
+  /// Fragments of any other arrangement: each lane brings chunk `lane_chunk`, counted from
+  /// `column`, of row `of_lane`, counted from `row`, to ldmatrix. Rows are multiples of 8, columns
+  /// of 16. Of the swizzle, the lane's part is in the address and that of the column a constant;
+  /// tiles are aligned to 128 bytes.
+  template <bool transposed, int count>
+  __device__ __forceinline__ void load_lane_rows(unsigned (&r)[count], int row, int of_lane,
+                                                 int column, int lane_chunk) const {
+    const uint4* const from = data + of_lane * chunks + (lane_chunk ^ swizzle(of_lane));
+    const int chunk = column >> 3;
+    ptx::ldmatrix<count, transposed>(r, from, static_cast<unsigned>((chunk & 7) * 16),
+                                     static_cast<unsigned>((row * chunks + (chunk & ~7)) * 16));
+  }
 
   uint4* data;
 
@@ -67,63 +89,73 @@ struct SwizzledTile {
   __device__ __forceinline__ static int swizzle(int row) {
     return chunks == 4 ? row / 2 & 3 : row & 7;
   }
-  /// Each lane brings a chunk of a row to ldmatrix. Of the swizzle, the lane's part is in the
-  /// address and that of the column a constant; tiles are aligned to 128 bytes.
-  template <bool transposed>
-  __device__ __forceinline__ void load_lane_rows(unsigned (&r)[4], int row, int of_lane, int column,
-                                                 int lane_chunk) const {
-    const uint4* const from = data + of_lane * chunks + (lane_chunk ^ swizzle(of_lane));
-    ptx::ldmatrix<4, transposed>(r, from, static_cast<unsigned>(column / 8 % 8 * 16),
-                                 static_cast<unsigned>((row * chunks + column / 64 * 8) * 16));
-  }
 };
 
-/// Starts the copies (cp.async) of all rows of a tile by the threads of a block. `source(row)` is
-/// where a row begins in device memory; null makes it zeros, like columns from `features` on.
+/// Where 16 bytes of a tile lie in device memory; those that are not valid are zeros.
+struct TileSource {
+  const void* from;
+  bool valid;
+};
+
+/// Starts the copies (cp.async) of a tile by `threads` neighbouring threads, 16 bytes each at a
+/// time: those in row `row` + `below` from `column` on come from `source(row, below, column)`. All
+/// but `below` are the same for all copies of a thread, and that is a constant.
 template <int threads, class Tile, class Source>
-__device__ __forceinline__ void fetch_rows(const Tile& tile, int features, Source source) {
-  static_assert(Tile::size % threads == 0);
-  const int row = static_cast<int>(threadIdx.x) / Tile::chunks,
-            chunk = static_cast<int>(threadIdx.x) % Tile::chunks;
+__device__ __forceinline__ void fetch_rows(const Tile& tile, Source source) {
+  constexpr int step = threads / Tile::chunks;
+  static_assert(step % 8 == 0);  // all rows of a thread have one swizzle
+  const int thread = static_cast<int>(threadIdx.x) % threads, row = thread / Tile::chunks,
+            chunk = thread % Tile::chunks;
+  if (step > Tile::height && row >= Tile::height) return;
 #pragma unroll
-  for (int i = 0; i < Tile::height; i += threads / Tile::chunks) {
-    const auto* const from = source(row + i);
-    const bool valid = from != nullptr && chunk * 8 < features;
-    ptx::copy_async<16>(&tile.chunk(row + i, chunk), from + (valid ? chunk * 8 : 0), valid);
+  for (int below = 0; below < Tile::height; below += step) {
+    const TileSource x = source(row, below, chunk * 8);
+    ptx::copy_async<16>(&tile.chunk(row, chunk) + below * Tile::chunks, x.from, x.valid);
   }
 }
 
-/// Fills tiles with rows that lie `stride` elements apart in memory, tile after tile. It holds a
-/// pointer alone: the rest is an argument of the kernel.
+/// Fetches rows that lie `stride` elements apart in memory, tile after tile. It holds a pointer
+/// alone: the rest is an argument of the kernel.
 template <class Tile, int threads>
 class TileLoader {
   using E = typename Tile::E;
 
  public:
   __device__ __forceinline__ TileLoader(const E* first, std::int64_t stride)
-      : next_(first + row() * stride + chunk() * 8) {}
+      : next_(first + static_cast<int>(threadIdx.x) / Tile::chunks * stride +
+              static_cast<int>(threadIdx.x) % Tile::chunks * 8) {}
   /// Starts the copies of the next tile; what lies beyond rows or features becomes zeros.
   __device__ __forceinline__ void fetch(const Tile& tile, std::int64_t stride, int rows,
                                         int features) {
-    const int left = chunk() * 8 < features ? rows - row() : 0;
-#pragma unroll
-    for (int i = 0; i < Tile::height; i += rows_at_once) {
-      ptx::copy_async<16>(&tile.chunk(row(), chunk()) + i * Tile::chunks, next_, i < left);
-      next_ += rows_at_once * stride;
-    }
+    fetch_rows<threads>(tile, [&](int row, int below, int column) {
+      const TileSource x{next_, below < (column < features ? rows - row : 0)};
+      next_ += threads / Tile::chunks * stride;
+      return x;
+    });
   }
 
  private:
-  static constexpr int rows_at_once = threads / Tile::chunks;
-  static_assert(rows_at_once % 8 == 0);  // all rows of a thread have one swizzle
-  __device__ __forceinline__ static int row() {
-    return static_cast<int>(threadIdx.x) / Tile::chunks;
-  }
-  __device__ __forceinline__ static int chunk() {
-    return static_cast<int>(threadIdx.x) % Tile::chunks;
-  }
   const E* next_;
 };
+
+/// A loop over tiles whose copies are `ahead` tiles ahead: fetch(t) starts those of tile t, if that
+/// exists. Before the loop:
+template <int ahead, class Fetch>
+__device__ __forceinline__ void fetch_first(Fetch& fetch) {
+#pragma unroll
+  for (int t = 0; t < ahead; ++t) {
+    fetch(t);
+    ptx::copy_commit();
+  }
+}
+/// And at the beginning of step t: then the tile is there, and no thread is in an earlier step.
+template <int ahead, class Fetch>
+__device__ __forceinline__ void fetch_next(int t, Fetch& fetch) {
+  ptx::copy_wait<ahead - 1>();
+  __syncthreads();
+  fetch(t + ahead);
+  ptx::copy_commit();
+}
 
 /// sums (16 row_tiles, 8 column_tiles) += left right^T over the width of both: rows of `left` from
 /// `row` on, rows of `right` from the first.

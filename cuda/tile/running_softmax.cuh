@@ -1,8 +1,9 @@
 #pragma once
 // A running softmax (Milakov and Gimelshein 2018, arXiv:1805.02867).
+#include <cmath>
 #include <limits>
 
-#include "quipu/cuda/launch.h"
+#include "block.cuh"
 
 namespace quipu::detail::on_cuda {
 
@@ -21,6 +22,16 @@ struct RunningSoftmax {
     const T rescale = weight_of(before - largest);
     sum *= rescale;
     return rescale;
+  }
+  /// Of the numbers of both.
+  __device__ __forceinline__ static RunningSoftmax merged(RunningSoftmax a,
+                                                          const RunningSoftmax& b) {
+    a.raise(b.largest, [](T below) { return std::exp(below); });
+    a.sum += b.sum * std::exp(b.largest - a.largest);
+    return a;
+  }
+  __device__ __forceinline__ RunningSoftmax from_lane(int lanes) const {
+    return {__shfl_xor_sync(all_lanes, largest, lanes), __shfl_xor_sync(all_lanes, sum, lanes)};
   }
 };
 

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "quipu/cuda/runtime/run.h"
+#include "quipu/cuda/tile/running_softmax.cuh"
 #include "tpa_decode.cuh"
 
 namespace quipu::detail::on_cuda {
@@ -23,18 +24,9 @@ constexpr int widest_queries = 256;  // wider ones are made again for each tile,
 template <class T>
 constexpr int tile_rows = 32 * sizeof(float) / sizeof(T);
 
-template <class T>
-struct Forward {
-  Factor aq, bq, ak, bk, av, bv;
-  EntryCounts counts;
-  IndexGuard guard;
-  TpaBlocks blocks;
-  ForwardTarget<T> to;
-  int r, d, key_rank, value_rank;
-  T score_scale;
-
-  __host__ __device__ int held_queries() const { return d <= widest_queries ? d : block_columns; }
-};
+constexpr int held_queries(int d) {
+  return d <= widest_queries ? d : block_columns;
+}
 
 /// Loads columns of entries, converted to T, to rows of block_columns in shared memory.
 template <class T>
@@ -61,9 +53,9 @@ __device__ __forceinline__ void load_panel(T* panel, const Factor& x, std::int64
 template <class T>
 class ForwardBlock {
  public:
-  __device__ ForwardBlock(const Forward<T>& forward, int column_groups)
+  __device__ ForwardBlock(const TpaForward<T>& forward, int column_groups)
       : f_(forward),
-        block_(forward.blocks, forward.counts),
+        block_(forward),
         head_(static_cast<int>(blockIdx.y) / column_groups * block_heads),
         column_(static_cast<int>(blockIdx.y) % column_groups * block_columns),
         panel_(dynamic_shared<T>()),
@@ -88,9 +80,9 @@ class ForwardBlock {
     epilogue();
   }
 
-  static std::size_t shared_bytes(int held_queries) {
+  static std::size_t shared_bytes(int d) {
     return sizeof(T) * static_cast<std::size_t>(rows * (block_columns + score_pitch + block_heads) +
-                                                block_heads * (held_queries + 2));
+                                                block_heads * (held_queries(d) + 2));
   }
 
  private:
@@ -107,7 +99,7 @@ class ForwardBlock {
         sum = std::fma(f_.aq.template at<T>(start, k),
                        f_.bq.template at<T>(f_.bq.row(block_.b, k), column + c), sum);
       }
-      queries_[head * (f_.held_queries() + 1) + c] = sum;
+      queries_[head * (held_queries(f_.d) + 1) + c] = sum;
     }
   }
 
@@ -151,7 +143,7 @@ class ForwardBlock {
 
   __device__ __forceinline__ void multiply(T (&product)[row_steps][2], int x, int y, int from,
                                            int columns) const {
-    const int pitch = f_.held_queries() + 1;
+    const int pitch = held_queries(f_.d) + 1;
     const T* const right[2] = {queries_ + min(x, heads_ - 1) * pitch + from,
                                queries_ + min(x + 16, heads_ - 1) * pitch + from};
     const T* left[row_steps];
@@ -173,25 +165,24 @@ class ForwardBlock {
   /// threads have a head.
   __device__ void softmax_step() {
     const int head = thread_ / 8, part = thread_ % 8;
-    const T before = largest_;
+    T most = softmax_.largest;
     for (int i = part; i < rows; i += 8) {
       const T score = scores_[i * score_pitch + head];
-      largest_ = score > largest_ ? score : largest_;
+      most = score > most ? score : most;
     }
     for (int lanes = 1; lanes < 8; lanes *= 2) {
-      const T other = from_lane(largest_, lanes);
-      largest_ = other > largest_ ? other : largest_;
+      const T other = from_lane(most, lanes);
+      most = other > most ? other : most;
     }
-    const T shift = largest_ == minus_infinity<T> ? T(0) : largest_;
+    const T rescale = softmax_.raise(most, [](T x) { return std::exp(x); });
     T sum(0);
     for (int i = part; i < rows; i += 8) {
       T& score = scores_[i * score_pitch + head];
-      score = std::exp(score - shift);
+      score = std::exp(score - softmax_.largest);
       sum += score;
     }
     for (int lanes = 1; lanes < 8; lanes *= 2) sum += from_lane(sum, lanes);
-    const T rescale = std::exp(before - shift);
-    sum_ = sum_ * rescale + sum;
+    softmax_.sum += sum;
     if (part == 0) rescale_[head] = rescale;
     __syncthreads();
 #pragma unroll
@@ -236,9 +227,9 @@ class ForwardBlock {
     const int of_stats = thread_ / 8;
     __syncthreads();
     if (thread_ % 8 == 0) {
-      rescale_[of_stats] = f_.to.factor(sum_);
+      rescale_[of_stats] = f_.to.factor(softmax_.sum);
       if (column_ == 0 && of_stats < heads_) {
-        f_.to.put_sum(block_.b, head_ + of_stats, largest_, sum_);
+        f_.to.put_sum(block_.b, head_ + of_stats, softmax_.largest, softmax_.sum);
       }
     }
     __syncthreads();
@@ -255,20 +246,19 @@ class ForwardBlock {
     }
   }
 
-  const Forward<T>& f_;
+  const TpaForward<T>& f_;
   EntryBlock block_;
   int head_, column_, heads_, columns_;
   T *panel_, *scores_, *weighted_, *rescale_, *queries_;
   std::int64_t first_ = 0;  // entry of the tile
   int rows_ = 0;            // of the tile
   T sums_[sum_heads][sum_columns] = {};
-  T largest_ = minus_infinity<T>,
-    sum_ = T(0);  // of the head that this thread has in softmax_step()
+  RunningSoftmax<T> softmax_;  // of the head that this thread has in softmax_step()
   int thread_ = static_cast<int>(threadIdx.x), lane_ = thread_ % static_cast<int>(warp_size);
 };
 
 template <class T>
-__global__ void __launch_bounds__(block_threads, 2) attend(Forward<T> f, int column_groups) {
+__global__ void __launch_bounds__(block_threads, 2) attend(TpaForward<T> f, int column_groups) {
   ForwardBlock<T>(f, column_groups).run();
 }
 
@@ -277,27 +267,12 @@ __global__ void __launch_bounds__(block_threads, 2) attend(Forward<T> f, int col
 template <class T>
 void tpa_forward_general(const TpaInputs& in, const ForwardTarget<T>& to, const TpaBlocks& blocks,
                          IndexGuard guard) {
-  const auto small = [](std::int64_t n) { return static_cast<int>(n); };
-  const Forward<T> f{Factor(in.aq),
-                     Factor(in.bq),
-                     Factor(in.ak),
-                     Factor(in.bk),
-                     Factor(in.av),
-                     Factor(in.bv),
-                     EntryCounts(in),
-                     guard,
-                     blocks,
-                     to,
-                     small(in.aq.size(2)),
-                     small(in.bq.size(2)),
-                     small(in.ak.size(2)),
-                     small(in.av.size(2)),
-                     static_cast<T>(in.score_scale)};
+  const TpaForward<T> f(in, blocks, guard, to);
   const unsigned column_groups = std::max(1u, blocks_for(to.e, block_columns));
   const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
                   blocks_for(to.heads, block_heads) * column_groups);
-  on_cuda::run(Queue(in.aq), attend<T>, grid, block_threads,
-               ForwardBlock<T>::shared_bytes(f.held_queries()), f, static_cast<int>(column_groups));
+  on_cuda::run(Queue(in.aq), attend<T>, grid, block_threads, ForwardBlock<T>::shared_bytes(f.d), f,
+               static_cast<int>(column_groups));
 }
 
 template void tpa_forward_general(const TpaInputs&, const ForwardTarget<float>&, const TpaBlocks&,

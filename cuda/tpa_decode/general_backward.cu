@@ -23,7 +23,7 @@ class BackwardBlock {
   __device__ __forceinline__ BackwardBlock(const Backward<T>& backward)
       : g_(backward),
         plan_(backward.plan),
-        block_(backward.blocks, backward.counts),
+        block_(backward),
         aq_{backward.aq, block_.b},
         bq_{backward.bq, block_.b},
         d_o_{backward.d_o, block_.b} {
@@ -330,30 +330,8 @@ void tpa_backward_general(const TpaInputs& in, const View& o, const LogSums& sum
                           const TpaInputGrads& d, const View& partial, const TpaBlocks& blocks) {
   using namespace tpa_backward;
   const Plan plan(in, d_o, sizeof(T));
-  const Backward<T> backward{plan,
-                             Factor(in.aq),
-                             Factor(in.bq),
-                             Factor(in.ak),
-                             Factor(in.bk),
-                             Factor(in.av),
-                             Factor(in.bv),
-                             Factor(o),
-                             Factor(d_o),
-                             FactorGrad(d.ak),
-                             FactorGrad(d.bk),
-                             FactorGrad(d.av),
-                             FactorGrad(d.bv),
-                             d.of_scores(),
-                             d.aq.wanted(),
-                             d.bq.wanted(),
-                             EntryCounts(in),
-                             blocks,
-                             sums.lse.as<T>(),
-                             sums.rest.as<T>(),
-                             {sums.lse.stride(0), sums.lse.stride(1)},
-                             partial.defined ? partial.as<T>() : nullptr,
-                             static_cast<T>(in.score_scale),
-                             static_cast<T>(in.value_scale)};
+  const Backward<T> backward{
+      {in, o, sums, d_o, d, partial, blocks}, plan, d.of_scores(), d.aq.wanted(), d.bq.wanted()};
   on_cuda::run(Queue(d_o), differentiate<T>, static_cast<unsigned>(d_o.size(0) * blocks.count),
                block_threads, sizeof(T) * plan.elements(), backward);
 }

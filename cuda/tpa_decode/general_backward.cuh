@@ -65,17 +65,9 @@ struct Plan {
 };
 
 template <class T>
-struct Backward {
+struct Backward : TpaBackward<T> {
   Plan plan;
-  Factor aq, bq, ak, bk, av, bv, o, d_o;
-  FactorGrad d_ak, d_bk, d_av, d_bv;
   bool of_scores, of_aq, of_bq;
-  EntryCounts counts;
-  TpaBlocks blocks;
-  const T *lse, *rest;
-  std::int64_t lse_step[2];
-  T* parts;  // (b, block, h r + r d), null where neither aq nor bq wants a gradient
-  T score_scale, value_scale;
 };
 
 /// A matrix of one batch entry: a copy in shared memory if it fits there, else global memory.

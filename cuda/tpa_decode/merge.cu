@@ -33,20 +33,16 @@ __global__ void __launch_bounds__(block_threads, 4)
             lane = static_cast<int>(threadIdx.x % warp_size);
   if (head >= heads) return;  // a whole warp
   T* const own = weights + head * (count + 1);
-  T largest = minus_infinity<T>, sum(0);
+  T largest = std::numeric_limits<T>::lowest(), sum(0);
   for (int k = lane; k < count; k += warp_size) largest = own[k] > largest ? own[k] : largest;
   largest = fold_warp(largest, [](T x, T y) { return y > x ? y : x; });
-  const T shift = largest == minus_infinity<T> ? T(0) : largest;
   for (int k = lane; k < count; k += warp_size) {
-    own[k] = std::exp((own[k] - shift) + to.rests[(b * count + k) * to.heads + first + head]);
+    own[k] = std::exp((own[k] - largest) + to.rests[(b * count + k) * to.heads + first + head]);
     sum += own[k];
   }
   sum = fold_warp(sum, [](T x, T y) { return x + y; });
   __syncwarp();
-  if (lane == 0) {
-    to.put_lse(b, first + head,
-               sum == T(0) ? LogSum<T>{largest, T(0)} : log_sum_of(shift, std::log(sum)));
-  }
+  if (lane == 0) to.put_lse(b, first + head, log_sum_of(largest, std::log(sum)));
   const T inverse = sum == T(0) ? to.without_weights : T(1) / sum;
   for (std::int64_t column = lane; column < to.e; column += 4 * warp_size) {
     T total[4] = {};

@@ -22,6 +22,7 @@
 // sass attend_mma: blocks 3@80,90 1@86,89,120; dynamic 51456
 #include "mma.cuh"
 #include "quipu/cuda/runtime/run.h"
+#include "quipu/cuda/tile/running_softmax.cuh"
 
 namespace quipu::detail {
 namespace on_cuda {
@@ -32,20 +33,10 @@ constexpr int stages = 3;
 constexpr int result_pitch = most_columns + 8;
 
 template <class E>
-struct Forward {
-  Factor aq, bq, ak, bk, av, bv;
-  EntryCounts counts;
-  IndexGuard guard;
-  TpaBlocks blocks;
-  ForwardTarget<float> to;
-  int r, d, key_rank, value_rank, column_groups;
-  float score_scale;
-};
-
 struct Shared {
-  uint4 panels[stages][panel_chunks];          // 32 rows of b, then of a
-  uint4 queries[2][most_heads * wide_chunks];  // hi, residual lo: (head, d)
-  uint4 weights[2][rows * narrow_chunks];      // hi, residual lo: (entry, head)
+  uint4 panels[stages][Panel<E>::size];
+  uint4 queries[Split<Wide<E>>::size];    // (head, d)
+  uint4 weights[Split<Narrow<E>>::size];  // (entry, head)
   float query_scale[most_heads];
   float rescale[most_heads];
 };
@@ -53,12 +44,12 @@ struct Shared {
 template <class E>
 class ForwardBlock {
  public:
-  __device__ __forceinline__ ForwardBlock(const Forward<E>& forward)
+  __device__ __forceinline__ ForwardBlock(const TpaForward<float>& forward, int column_groups)
       : f_(forward),
-        block_(forward.blocks, forward.counts),
-        shared_(*dynamic_shared<Shared>()),
-        heads_{block_.b, static_cast<int>(blockIdx.y) / forward.column_groups * most_heads, 0},
-        column_(static_cast<int>(blockIdx.y) % forward.column_groups * most_columns),
+        block_(forward),
+        shared_(*dynamic_shared<Shared<E>>()),
+        heads_{block_.b, static_cast<int>(blockIdx.y) / column_groups * most_heads, 0},
+        column_(static_cast<int>(blockIdx.y) % column_groups * most_columns),
         columns_(min(most_columns, static_cast<int>(forward.to.e) - column_)) {
     heads_.count = min(most_heads, static_cast<int>(forward.to.heads) - heads_.first);
   }
@@ -75,7 +66,7 @@ class ForwardBlock {
       ptx::copy_wait<stages - 2>();
       __syncthreads();
       fetch(p + stages - 1, p + stages - 1 < panels, per_tile);
-      const uint4* const panel = shared_.panels[p % stages];
+      const Panel<E> panel(shared_.panels[p % stages]);
       if (rank < f_.key_rank) {
         if (rank == 0) clear_scores();
         if (8 * self_.warp < heads_.count) score(panel);
@@ -105,12 +96,11 @@ class ForwardBlock {
       const bool is_key = rank < f_.key_rank;
       const std::int64_t first = block_.begin + tile * rows;
       const int inside = static_cast<int>(min(static_cast<std::int64_t>(rows), block_.end - first));
-      uint4* const panel = shared_.panels[p % stages];
+      const Panel<E> panel(shared_.panels[p % stages]);
       if (is_key) {
-        fetch_panel(panel, f_.bk, f_.ak, heads_, first, rank, inside, 0, f_.d);
+        panel.fetch(f_.bk, f_.ak, heads_, first, rank, inside, 0, f_.d);
       } else {
-        fetch_panel(panel, f_.bv, f_.av, heads_, first, rank - f_.key_rank, inside, column_,
-                    columns_);
+        panel.fetch(f_.bv, f_.av, heads_, first, rank - f_.key_rank, inside, column_, columns_);
       }
     }
     ptx::copy_commit();
@@ -122,7 +112,7 @@ class ForwardBlock {
                heads_,
                f_.r,
                f_.d,
-               shared_.queries[0],
+               {shared_.queries},
                reinterpret_cast<float*>(shared_.weights),
                shared_.query_scale,
                shared_.rescale}
@@ -138,9 +128,9 @@ class ForwardBlock {
   }
 
   /// Adds scale ak (bk q) for the tile and the warp's 8 heads.
-  __device__ __forceinline__ void score(const uint4* panel) {
+  __device__ __forceinline__ void score(const Panel<E>& panel) {
     float products[2][4] = {};
-    multiply_heads<E, 2>(products, panel, shared_.queries[0], self_, f_.d);
+    multiply_heads<E>(products, panel.b, Split<Wide<E>>{shared_.queries}, self_, f_.d);
     const auto query_scale =
         reinterpret_cast<const float2*>(shared_.query_scale)[4 * self_.warp + self_.member];
     const float2 scale =
@@ -149,7 +139,7 @@ class ForwardBlock {
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 ak = factor_of<E>(panel, self_, i, half);
+        const float2 ak = panel.factor(self_, i, half);
         scores_[i][2 * half] += scale.x * (ak.x * products[i][2 * half]);
         scores_[i][2 * half + 1] += scale.y * (ak.y * products[i][2 * half + 1]);
       }
@@ -162,24 +152,20 @@ class ForwardBlock {
     float rescale[2];
 #pragma unroll
     for (int v = 0; v < 2; ++v) {
-      float largest = largest_[v];
+      float most = softmax_[v].largest;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = scores_[i / 2][2 * (i % 2) + v];
         if (8 * i + self_.group >= left) score = minus_infinity<float>;
-        largest = score > largest ? score : largest;
+        most = fmaxf(most, score);
       }
-      for (int lanes = 4; lanes < 32; lanes *= 2)
-        largest = fmaxf(largest, from_lane(largest, lanes));
-      const float shift = largest == minus_infinity<float> ? 0.0f : largest;
-      rescale[v] = std::exp(largest_[v] - shift);
-      largest_[v] = largest;
-      sum_[v] *= rescale[v];
+      most = fold_fragment_column(most, [](float x, float y) { return fmaxf(x, y); });
+      rescale[v] = softmax_[v].raise(most, [](float x) { return std::exp(x); });
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = scores_[i / 2][2 * (i % 2) + v];
-        score = std::exp(score - shift);
-        sum_[v] += score;
+        score = std::exp(score - softmax_[v].largest);
+        softmax_[v].sum += score;
       }
     }
     if (self_.group == 0) {
@@ -189,14 +175,14 @@ class ForwardBlock {
   }
 
   /// Stores exponentials times av to shared memory, for all warps.
-  __device__ __forceinline__ void store_weights(const uint4* panel) {
+  __device__ __forceinline__ void store_weights(const Panel<E>& panel) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float2 av = factor_of<E>(panel, self_, i, half);
-        store_split(
-            shared_.weights, self_, i, half,
+        const float2 av = panel.factor(self_, i, half);
+        store_split<E>(
+            {shared_.weights}, self_, i, half,
             SplitPair<E>(scores_[i][2 * half] * av.x, scores_[i][2 * half + 1] * av.y, low_scale));
       }
     }
@@ -218,7 +204,8 @@ class ForwardBlock {
   }
 
   /// Accumulates weights^T bv for the warp's 32 columns.
-  __device__ __forceinline__ void add_values(const uint4* panel) {
+  __device__ __forceinline__ void add_values(const Panel<E>& panel) {
+    const Split<Narrow<E>> weights{shared_.weights};
 #pragma unroll
     for (int k = 0; k < rows; k += 16) {
       unsigned weight[2][2][4];  // half, 16 heads
@@ -226,19 +213,14 @@ class ForwardBlock {
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          ptx::ldmatrix<4, true>(
-              weight[half][i],
-              shared_.weights[half] + narrow_swizzle(k + self_.lane % 8 + self_.lane / 16 * 8,
-                                                     2 * i + self_.lane / 8 % 2));
+          weights.load_a_transposed(weight[half][i], half * rows + k, 16 * i);
         }
       }
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         if (32 * self_.warp + 16 * n >= columns_) continue;
         unsigned value[4];
-        ptx::ldmatrix<4, true>(
-            value,
-            panel + wide_swizzle(k + self_.lane % 16, 4 * self_.warp + 2 * n + self_.lane / 16));
+        panel.b.load_b(value, k, 32 * self_.warp + 16 * n);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -255,8 +237,8 @@ class ForwardBlock {
   /// Divides the accumulators by the sums of exponentials and stores them through shared memory.
   __device__ __forceinline__ void epilogue() {
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      for (int lanes = 4; lanes < 32; lanes *= 2) sum_[v] += from_lane(sum_[v], lanes);
+    for (RunningSoftmax<float>& head : softmax_) {
+      head.sum = fold_fragment_column(head.sum, [](float x, float y) { return x + y; });
     }
     ptx::copy_wait<0>();
     __syncthreads();
@@ -264,9 +246,9 @@ class ForwardBlock {
 #pragma unroll
       for (int v = 0; v < 2; ++v) {
         const int head = 8 * self_.warp + 2 * self_.member + v;
-        shared_.rescale[head] = f_.to.factor(sum_[v]);
+        shared_.rescale[head] = f_.to.factor(softmax_[v].sum);
         if (column_ == 0 && head < heads_.count)
-          f_.to.put_sum(block_.b, heads_.first + head, largest_[v], sum_[v]);
+          f_.to.put_sum(block_.b, heads_.first + head, softmax_[v].largest, softmax_[v].sum);
       }
     }
     __syncthreads();
@@ -308,49 +290,20 @@ class ForwardBlock {
     }
   }
 
-  const Forward<E>& f_;
+  const TpaForward<float>& f_;
   EntryBlock block_;
-  Shared& shared_;
+  Shared<E>& shared_;
   Heads heads_;
   int column_, columns_;
   Thread self_;
-  float scores_[2][4];  // rows group and group + 8 of 16, two heads
-  float largest_[2] = {minus_infinity<float>, minus_infinity<float>};
-  float sum_[2] = {};                    // this lane's part
+  float scores_[2][4];                   // rows group and group + 8 of 16, two heads
+  RunningSoftmax<float> softmax_[2];     // its sum is this lane's part
   float sums_[sum_parts][2][4][4] = {};  // 16 heads, 8 columns
 };
 
 template <class E>
-__global__ void __launch_bounds__(threads, 3) attend_mma(Forward<E> f) {
-  ForwardBlock<E>(f).run();
-}
-
-// ---- on the host ----
-
-template <class E>
-void run_forward(const TpaInputs& in, const ForwardTarget<float>& to, const TpaBlocks& blocks,
-                 IndexGuard guard) {
-  const auto small = [](std::int64_t n) { return static_cast<int>(n); };
-  const unsigned column_groups = blocks_for(to.e, most_columns);
-  const Forward<E> f{Factor(in.aq),
-                     Factor(in.bq),
-                     Factor(in.ak),
-                     Factor(in.bk),
-                     Factor(in.av),
-                     Factor(in.bv),
-                     EntryCounts(in),
-                     guard,
-                     blocks,
-                     to,
-                     small(in.aq.size(2)),
-                     small(in.bq.size(2)),
-                     small(in.ak.size(2)),
-                     small(in.av.size(2)),
-                     static_cast<int>(column_groups),
-                     static_cast<float>(in.score_scale)};
-  const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
-                  blocks_for(to.heads, most_heads) * column_groups);
-  on_cuda::run(Queue(in.aq), attend_mma<E>, grid, threads, sizeof(Shared), f);
+__global__ void __launch_bounds__(threads, 3) attend_mma(TpaForward<float> f, int column_groups) {
+  ForwardBlock<E>(f, column_groups).run();
 }
 
 }  // namespace
@@ -360,8 +313,14 @@ bool try_tpa_forward_mma(const TpaInputs& in, const View& o, const LogSums& sums
                          const View& partial, const TpaBlocks& blocks, IndexGuard guard) {
   if (!tpa_mma::supports_mma(in)) return false;
   const ForwardTarget<float> to(o, sums, partial, blocks, in.value_scale);
-  in.aq.dtype == bf16 ? tpa_mma::run_forward<__nv_bfloat16>(in, to, blocks, guard)
-                      : tpa_mma::run_forward<__half>(in, to, blocks, guard);
+  const unsigned column_groups = blocks_for(to.e, tpa_mma::most_columns);
+  const dim3 grid(static_cast<unsigned>(in.aq.size(0) * blocks.count),
+                  blocks_for(to.heads, tpa_mma::most_heads) * column_groups);
+  const auto run_with = [&]<class E>(E) {
+    run(Queue(in.aq), tpa_mma::attend_mma<E>, grid, tpa_mma::threads, sizeof(tpa_mma::Shared<E>),
+        TpaForward<float>(in, blocks, guard, to), static_cast<int>(column_groups));
+  };
+  in.aq.dtype == bf16 ? run_with(__nv_bfloat16()) : run_with(__half());
   return true;
 }
 

@@ -1,36 +1,28 @@
 #pragma once
 // What the tensor-core kernels of tensor product attention share. A block of four warps has up to
 // 32 heads and rows of up to 128 numbers; it takes entries in tiles of 32. Panels, 32 rows of bk
-// and ak or of bv and av, are copied to shared memory as they are, without padding; an XOR swizzle
-// of 16-byte chunks avoids bank conflicts. Products with heads: a warp has 8 heads and all rows of
-// the tile. f32 intermediates are split into 16 bits (hi) and residual (lo).
+// and ak or of bv and av, are copied to shared memory as they are. Products with heads: a warp has
+// 8 heads and all rows of the tile. f32 intermediates are split into 16 bits (hi) and residual
+// (lo), which lie in two tiles, one behind the other.
 #include <cmath>
 
-#include "quipu/cuda/tile/pairs.cuh"
+#include "quipu/cuda/tile/fragments.cuh"
 #include "tpa_decode.cuh"
 
 namespace quipu::detail::on_cuda::tpa_mma {
 
 inline constexpr int warps = 4, threads = warps * 32;
 inline constexpr int rows = 32, most_heads = 32, most_columns = 128;
-inline constexpr int wide_chunks = most_columns / 8, narrow_chunks = most_heads / 8;  // of a row
-inline constexpr int panel_chunks = rows * (wide_chunks + narrow_chunks);
 inline constexpr int query_depth = 32;  // of r, at a time
-static_assert(rows == tpa_tile);
+static_assert(rows == tpa_tile && rows == most_heads);
 
-/// XOR swizzle: the index of a 16-byte chunk in rows of 256 bytes, and in rows of 64.
-__device__ __forceinline__ int wide_swizzle(int row, int chunk) {
-  return row * wide_chunks + (chunk ^ (row & 7));
-}
-__device__ __forceinline__ int narrow_swizzle(int row, int chunk) {
-  return row * narrow_chunks + (chunk ^ (row >> 1 & 3));
-}
-
-/// A thread, its warp and its position in the fragments of an mma (ptx.h).
-struct Thread {
-  int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  int group = lane / 4, member = lane % 4;
-};
+template <class E>
+using Wide = SwizzledTile<E, most_columns, rows>;  // (entry or head, column)
+template <class E>
+using Narrow = SwizzledTile<E, most_heads, rows>;  // (entry, head)
+/// A tile of hi above one of lo.
+template <class Tile>
+using Split = SwizzledTile<typename Tile::E, Tile::width, 2 * rows>;
 
 /// The heads of a batch entry that a block has.
 struct Heads {
@@ -38,67 +30,60 @@ struct Heads {
   int first, count;
 };
 
-/// Starts the copies of entries [first, first + inside): columns of b from `column` on and the
-/// block's heads of a. Elements outside are 0.
-__device__ __forceinline__ void fetch_panel(uint4* panel, const Factor& b, const Factor& a,
-                                            const Heads& heads, std::int64_t first, int rank,
-                                            int inside, int column, int columns) {
-  const int row = static_cast<int>(threadIdx.x) / wide_chunks, chunk = threadIdx.x % wide_chunks;
-  if (chunk < (columns + 15) / 16 * 2) {
-#pragma unroll
-    for (int i = 0; i < rows; i += threads / wide_chunks) {
-      const bool valid = row + i < inside && 8 * chunk < columns;
-      const std::int64_t at =
-          valid ? (b.row(heads.b, first + row + i, rank) + column) / 8 + chunk : 0;
-      ptx::copy_async<16>(panel + wide_swizzle(row + i, chunk),
-                          static_cast<const uint4*>(b.data) + at, valid);
-    }
+/// Rows of b and of a, in shared memory.
+template <class E>
+struct Panel {
+  static constexpr int size = Wide<E>::size + Narrow<E>::size;
+  __device__ __forceinline__ explicit Panel(uint4* data) : b{data}, a{data + Wide<E>::size} {}
+
+  /// Starts the copies of entries [first, first + inside): columns of b from `column` on and the
+  /// block's heads of a. Elements outside are 0.
+  __device__ __forceinline__ void fetch(const Factor& from_b, const Factor& from_a,
+                                        const Heads& heads, std::int64_t first, int rank,
+                                        int inside, int column, int columns) const {
+    const auto load = [&]<class Tile>(const Tile& tile, const Factor& x, int from, int count) {
+      const auto* const start = static_cast<const E*>(x.data) + x.row(heads.b, first, rank) + from;
+      TileLoader<Tile, threads>(start, x.step[1]).fetch(tile, x.step[1], inside, count);
+    };
+    load(b, from_b, column, columns);
+    load(a, from_a, heads.first, heads.count);
   }
-  const int of_a = static_cast<int>(threadIdx.x) / narrow_chunks,
-            part = threadIdx.x % narrow_chunks;
-  const bool valid = of_a < inside && 8 * part < heads.count;
-  const std::int64_t at = valid ? (a.row(heads.b, first + of_a, rank) + heads.first) / 8 + part : 0;
-  ptx::copy_async<16>(panel + rows * wide_chunks + narrow_swizzle(of_a, part),
-                      static_cast<const uint4*>(a.data) + at, valid);
-}
+  /// This lane's elements of ak or av: row 16 i + 8 half + group, two heads of the warp.
+  __device__ __forceinline__ float2 factor(const Thread& self, int i, int half) const {
+    return unpacked<E>(a.pair(16 * i + 8 * half + self.group, 8 * self.warp + 2 * self.member));
+  }
 
-/// This lane's elements of ak or av in a panel: row 16 i + 8 half + group, two heads of the warp.
+  Wide<E> b;
+  Narrow<E> a;
+};
+
+/// Stores two heads of a row.
 template <class E>
-__device__ __forceinline__ float2 factor_of(const uint4* panel, const Thread& self, int i,
-                                            int half) {
-  const int row = 16 * i + 8 * half + self.group;
-  const auto* const words = reinterpret_cast<const unsigned*>(panel + rows * wide_chunks);
-  return unpacked<E>(words[narrow_swizzle(row, self.warp) * 4 + self.member]);
+__device__ __forceinline__ void store_split(const Split<Narrow<E>>& to, const Thread& self, int i,
+                                            int half, const SplitPair<E>& split) {
+  const int row = 16 * i + 8 * half + self.group, head = 8 * self.warp + 2 * self.member;
+  to.pair(row, head) = split.hi;
+  to.pair(rows + row, head) = split.lo;
 }
 
-/// Stores two heads of a row, split into two planes (hi, lo) of (entry, head).
-template <class E>
-__device__ __forceinline__ void store_split(uint4 (&planes)[2][rows * narrow_chunks],
-                                            const Thread& self, int i, int half,
-                                            const SplitPair<E>& split) {
-  const int word = narrow_swizzle(16 * i + 8 * half + self.group, self.warp) * 4 + self.member;
-  reinterpret_cast<unsigned*>(planes[0])[word] = split.hi;
-  reinterpret_cast<unsigned*>(planes[1])[word] = split.lo;
-}
-
-/// The products of a panel's rows with rows (head, column) of the warp's 8 heads, which are the sum
-/// of `planes` planes.
-template <class E, int planes>
-__device__ __forceinline__ void multiply_heads(float (&products)[2][4], const uint4* panel,
-                                               const uint4* heads, const Thread& self,
-                                               int columns) {
-  const int plane = planes == 1 ? 0 : self.lane / 16 * most_heads * wide_chunks;
+/// The products of a panel's rows with rows (head, column) of the warp's 8 heads; `heads` is one
+/// tile or hi and lo.
+template <class E, class Tile>
+__device__ __forceinline__ void multiply_heads(float (&products)[2][4], const Wide<E>& panel,
+                                               const Tile& heads, const Thread& self, int columns) {
+  constexpr int planes = Tile::height / rows;
+  const int row = 8 * self.warp + self.lane % 8 + (planes == 1 ? 0 : self.lane / 16 * rows);
+#pragma unroll 1  // registers are short
   for (int k = 0; k < columns; k += 16) {
-    unsigned right[2 * planes], left[2][4];
-    ptx::ldmatrix(
-        right,
-        heads + plane + wide_swizzle(8 * self.warp + self.lane % 8, k / 8 + self.lane / 8 % 2));
+    unsigned right[2 * planes];
+    heads.template load_lane_rows<false>(right, 0, row, k, self.lane / 8 % 2);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      ptx::ldmatrix(left[i], panel + wide_swizzle(16 * i + self.lane % 16, k / 8 + self.lane / 16));
+      unsigned left[4];
+      panel.load_a(left, 16 * i, k);
 #pragma unroll
       for (int p = 0; p < planes; ++p) {
-        mma<E>(products[i], left[i], {right[2 * p], right[2 * p + 1]});
+        mma<E>(products[i], left, {right[2 * p], right[2 * p + 1]});
       }
     }
   }
@@ -112,7 +97,7 @@ struct Queries {
   const Factor& bq;
   Heads heads;
   int r, d;
-  uint4* split;        // hi, lo: two planes of (head, column)
+  Split<Wide<E>> split;
   float* aq_scratch;   // query_depth x most_heads
   float* query_scale;  // most_heads, as the next one
   float* largest;
@@ -147,10 +132,10 @@ struct Queries {
       aq_scratch[aq_index(head, k)] =
           inside ? aq.template at<float>(aq.row(heads.b, heads.first + head), start + k) : 0.0f;
     }
-    const int chunk = self.thread % wide_chunks;
-    for (int k = self.thread / wide_chunks; k < count && 8 * chunk < d;
-         k += threads / wide_chunks) {
-      split[k * wide_chunks + chunk] =
+    constexpr int chunks = Wide<E>::chunks;
+    const int chunk = self.thread % chunks;
+    for (int k = self.thread / chunks; k < count && 8 * chunk < d; k += threads / chunks) {
+      split.chunk(k, chunk) =
           static_cast<const uint4*>(bq.data)[bq.row(heads.b, start + k) / 8 + chunk];
     }
   }
@@ -158,7 +143,7 @@ struct Queries {
     return aq_scratch[aq_index(head, k)];
   }
   __device__ __forceinline__ float2 bq_at(int k, int column) const {
-    return unpacked<E>(reinterpret_cast<const unsigned*>(split)[(k * most_columns + column) / 2]);
+    return unpacked<E>(split.pair(k, column));
   }
 
  private:
@@ -178,15 +163,13 @@ struct Queries {
       if (self.lane == i) mine[first + i] = most;
     }
     __syncthreads();  // bq was read, too
-    auto* const words = reinterpret_cast<unsigned*>(split);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const float lower = 1.0f / power_near(fmaxf(largest[first + i], query_scale[first + i]));
       const SplitPair<E> both(q[i].x * lower, q[i].y * lower);
       if (column < (d + 15) / 16 * 16) {
-        const int word = wide_swizzle(first + i, column / 8) * 4 + column % 8 / 2;
-        words[word] = both.hi;
-        words[word + most_heads * wide_chunks * 4] = both.lo;
+        split.pair(first + i, column) = both.hi;
+        split.pair(most_heads + first + i, column) = both.lo;
       }
     }
     __syncthreads();

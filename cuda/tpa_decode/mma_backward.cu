@@ -25,9 +25,9 @@ namespace {
 
 class BackwardBlock {
  public:
-  __device__ __forceinline__ BackwardBlock(const Backward& backward)
+  __device__ __forceinline__ BackwardBlock(const TpaBackward<float>& backward)
       : g_(backward),
-        block_(backward.blocks, backward.counts),
+        block_(backward),
         shared_(*dynamic_shared<BackwardShared>()),
         heads_{block_.b, 0, backward.heads} {}
 
@@ -64,31 +64,28 @@ class BackwardBlock {
             heads_,
             g_.r,
             g_.d,
-            shared_.queries[0],
+            {shared_.queries},
             reinterpret_cast<float*>(shared_.weights),
             shared_.query_scale,
             shared_.largest};
   }
 
   __device__ __forceinline__ void fetch_upstream() const {
-    const int chunk = self_.thread % wide_chunks;
-    if (chunk >= (g_.e + 15) / 16 * 2) return;
-    for (int head = self_.thread / wide_chunks; head < most_heads; head += threads / wide_chunks) {
-      const bool valid = head < g_.heads && 8 * chunk < g_.e;
-      const std::int64_t at = valid ? g_.d_o.row(block_.b, head) / 8 + chunk : 0;
-      ptx::copy_async<16>(shared_.d_o + wide_swizzle(head, chunk),
-                          static_cast<const uint4*>(g_.d_o.data) + at, valid);
-    }
+    const std::int64_t stride = g_.d_o.step[1];
+    TileLoader<Wide<E>, threads>(static_cast<const E*>(g_.d_o.data) + g_.d_o.row(block_.b, 0),
+                                 stride)
+        .fetch({shared_.d_o}, stride, g_.heads, g_.e);
   }
   __device__ __forceinline__ void fetch(int tile, int tiles) const {
     if (tile < tiles) {
       const std::int64_t first = block_.begin + std::int64_t{tile} * rows;
-      fetch_panel(shared_.panels[tile % 2][0], g_.bk, g_.ak, heads_, first, 0, inside(tile), 0,
-                  g_.d);
-      fetch_panel(shared_.panels[tile % 2][1], g_.bv, g_.av, heads_, first, 0, inside(tile), 0,
-                  g_.e);
+      panel(tile, 0).fetch(g_.bk, g_.ak, heads_, first, 0, inside(tile), 0, g_.d);
+      panel(tile, 1).fetch(g_.bv, g_.av, heads_, first, 0, inside(tile), 0, g_.e);
     }
     ptx::copy_commit();
+  }
+  __device__ __forceinline__ Panel<E> panel(int tile, int input) const {
+    return Panel<E>(shared_.panels[tile % 2][input]);
   }
   __device__ __forceinline__ int inside(int tile) const {
     const std::int64_t left = block_.end - block_.begin - std::int64_t{tile} * rows;
@@ -108,8 +105,7 @@ class BackwardBlock {
       const std::int64_t start = g_.o.row(block_.b, head);
       float sum = 0.0f;
       for (int column = self_.lane; column < g_.e && head < g_.heads; column += 32) {
-        const auto* const words = reinterpret_cast<const unsigned*>(shared_.d_o);
-        const float2 pair = unpacked<E>(words[wide_swizzle(head, column / 8) * 4 + column % 8 / 2]);
+        const float2 pair = unpacked<E>(Wide<E>{shared_.d_o}.pair(head, column));
         sum += g_.o.at<float>(start, column) * (column % 2 == 0 ? pair.x : pair.y);
       }
       sum = fold_warp(sum, [](float x, float y) { return x + y; });
@@ -118,8 +114,9 @@ class BackwardBlock {
   }
 
   __device__ __forceinline__ void process_tile(int tile) {
-    const uint4* const keys = shared_.panels[tile % 2][0];
-    const uint4* const values = shared_.panels[tile % 2][1];
+    const Panel<E> keys = panel(tile, 0), values = panel(tile, 1);
+    const Split<Wide<E>> queries{shared_.queries};
+    const Split<Narrow<E>> weights{shared_.weights}, d_scores{shared_.d_scores};
     const std::int64_t first = block_.begin + std::int64_t{tile} * rows;
     const int count = inside(tile);
     score_gradients(keys, values, count);
@@ -128,30 +125,30 @@ class BackwardBlock {
     store_head_gradients(g_.d_ak, 1, first, count);
     if (g_.d_bv.wanted()) {
       Sums sums = {};
-      for (int half = 0; half < 2; ++half) {
-        add_product<false>(sums, shared_.weights[half], shared_.d_o, self_, g_.e);
+      for (int part = 0; part < 2 * rows; part += rows) {
+        add_product<false>(sums, weights, part, Wide<E>{shared_.d_o}, 0, self_, g_.e);
       }
       store_row_gradients(g_.d_bv, sums, 1.0f, first, count, g_.e);
     }
     if (g_.d_bk.wanted()) {
       Sums sums = {};
-      add_product<false>(sums, shared_.d_scores[0], shared_.queries[0], self_, g_.d);
-      add_product<false>(sums, shared_.d_scores[0], shared_.queries[1], self_, g_.d);
-      add_product<false>(sums, shared_.d_scores[1], shared_.queries[0], self_, g_.d);
+      add_product<false>(sums, d_scores, 0, queries, 0, self_, g_.d);
+      add_product<false>(sums, d_scores, 0, queries, rows, self_, g_.d);
+      add_product<false>(sums, d_scores, rows, queries, 0, self_, g_.d);
       store_row_gradients(g_.d_bk, sums, g_.score_scale, first, count, g_.d);
     }
     if (g_.parts == nullptr) return;
-    for (int half = 0; half < 2; ++half) {
-      add_product<true>(d_queries_, shared_.d_scores[half], keys, self_, g_.d);
+    for (int part = 0; part < 2 * rows; part += rows) {
+      add_product<true>(d_queries_, d_scores, part, keys.b, 0, self_, g_.d);
     }
   }
 
   /// g and y, and the gradients of av and ak, for the warp's 8 heads.
-  __device__ __forceinline__ void score_gradients(const uint4* keys, const uint4* values,
+  __device__ __forceinline__ void score_gradients(const Panel<E>& keys, const Panel<E>& values,
                                                   int count) const {
     float products[2][4] = {}, factors[2][4] = {};
-    multiply_heads<E, 2>(products, keys, shared_.queries[0], self_, g_.d);
-    multiply_heads<E, 1>(factors, values, shared_.d_o, self_, g_.e);
+    multiply_heads<E>(products, keys.b, Split<Wide<E>>{shared_.queries}, self_, g_.d);
+    multiply_heads<E>(factors, values.b, Wide<E>{shared_.d_o}, self_, g_.e);
     const int pair = 4 * self_.warp + self_.member;
     const auto query_scale = reinterpret_cast<const float2*>(shared_.query_scale)[pair];
     const auto lse = reinterpret_cast<const float2*>(shared_.lse)[pair];
@@ -162,16 +159,16 @@ class BackwardBlock {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = 16 * i + 8 * half + self_.group;
-        const float2 ak = factor_of<E>(keys, self_, i, half);
-        const float2 av = factor_of<E>(values, self_, i, half);
+        const float2 ak = keys.factor(self_, i, half);
+        const float2 av = values.factor(self_, i, half);
         const ScoreGradient x(*this, row < count, ak.x, av.x, products[i][2 * half] * query_scale.x,
                               factors[i][2 * half], lse.x, rest.x, mean.x);
         const ScoreGradient y(*this, row < count, ak.y, av.y,
                               products[i][2 * half + 1] * query_scale.y, factors[i][2 * half + 1],
                               lse.y, rest.y, mean.y);
-        store_split(shared_.weights, self_, i, half, SplitPair<E>(x.weighted, y.weighted));
-        store_split(
-            shared_.d_scores, self_, i, half,
+        store_split<E>({shared_.weights}, self_, i, half, SplitPair<E>(x.weighted, y.weighted));
+        store_split<E>(
+            {shared_.d_scores}, self_, i, half,
             SplitPair<E>(x.d_score * ak.x * query_scale.x, y.d_score * ak.y * query_scale.y));
         const int word =
             result_swizzle(row, 2 * self_.warp + self_.member / 2) * 2 + self_.member % 2;
@@ -200,7 +197,7 @@ class BackwardBlock {
   /// Stores rows of the gradient of av or ak, 8 heads a thread.
   __device__ __forceinline__ void store_head_gradients(const FactorGrad& to, int which,
                                                        std::int64_t first, int count) const {
-    const int row = self_.thread / narrow_chunks, chunk = self_.thread % narrow_chunks;
+    const int row = self_.thread / Narrow<E>::chunks, chunk = self_.thread % Narrow<E>::chunks;
     if (!to.wanted() || row >= count || 8 * chunk >= g_.heads) return;
     float values[8];
 #pragma unroll
@@ -307,7 +304,7 @@ class BackwardBlock {
     }
   }
 
-  const Backward& g_;
+  const TpaBackward<float>& g_;
   EntryBlock block_;
   BackwardShared& shared_;
   Heads heads_;
@@ -315,7 +312,7 @@ class BackwardBlock {
   Sums d_queries_ = {};  // 16 heads, 8 columns each
 };
 
-__global__ void __launch_bounds__(threads, 2) differentiate_mma(Backward backward) {
+__global__ void __launch_bounds__(threads, 2) differentiate_mma(TpaBackward<float> backward) {
   BackwardBlock(backward).run();
 }
 
@@ -344,32 +341,8 @@ bool try_tpa_backward_mma(const TpaInputs& in, const View& o, const LogSums& sum
                           const TpaInputGrads& d, const View& partial, const TpaBlocks& blocks) {
   using namespace tpa_mma;
   if (!supports_backward_mma(in, d_o, d)) return false;
-  const Backward backward{Factor(in.aq),
-                          Factor(in.bq),
-                          Factor(in.ak),
-                          Factor(in.bk),
-                          Factor(in.av),
-                          Factor(in.bv),
-                          Factor(o),
-                          Factor(d_o),
-                          FactorGrad(d.ak),
-                          FactorGrad(d.bk),
-                          FactorGrad(d.av),
-                          FactorGrad(d.bv),
-                          EntryCounts(in),
-                          blocks,
-                          sums.lse.as<float>(),
-                          sums.rest.as<float>(),
-                          {sums.lse.stride(0), sums.lse.stride(1)},
-                          partial.defined ? partial.as<float>() : nullptr,
-                          static_cast<int>(in.aq.size(1)),
-                          static_cast<int>(in.aq.size(2)),
-                          static_cast<int>(in.bq.size(2)),
-                          static_cast<int>(in.bv.size(3)),
-                          static_cast<float>(in.score_scale),
-                          static_cast<float>(in.value_scale)};
   run(Queue(d_o), differentiate_mma, static_cast<unsigned>(d_o.size(0) * blocks.count), threads,
-      sizeof(BackwardShared), backward);
+      sizeof(BackwardShared), TpaBackward<float>(in, o, sums, d_o, d, partial, blocks));
   return true;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Parts of backward of tensor product attention by tensor cores (mma_backward.cu): its arguments,
-// the layout of shared memory, and products of (entry, head) with rows.
+// Parts of backward of tensor product attention by tensor cores (mma_backward.cu): the layout of
+// shared memory, and products of (entry, head) with rows.
 #include "mma.cuh"
 
 namespace quipu::detail::on_cuda::tpa_mma {
@@ -8,26 +8,12 @@ namespace quipu::detail::on_cuda::tpa_mma {
 using E = __nv_bfloat16;
 inline constexpr int query_pitch = most_columns + 4;
 
-struct Backward {
-  Factor aq, bq, ak, bk, av, bv, o, d_o;
-  FactorGrad d_ak, d_bk, d_av, d_bv;
-  EntryCounts counts;
-  TpaBlocks blocks;
-  const float *lse, *rest;
-  std::int64_t lse_step[2];
-  float* parts;  // (b, block, h r + r d), or null
-  int heads, r, d, e;
-  float score_scale, value_scale;
-};
-
-using Planes = uint4[2][rows * narrow_chunks];
-
 struct BackwardShared {
-  uint4 panels[2][2][panel_chunks];            // of a tile and the next: keys, values
-  uint4 queries[2][most_heads * wide_chunks];  // hi, residual lo: (head, d)
-  uint4 d_o[most_heads * wide_chunks];         // (head, e)
-  Planes weights, d_scores;                    // g and y: (entry, head)
-  float4 results[2][rows * most_heads / 4];    // gradients of av and ak: (entry, head)
+  uint4 panels[2][2][Panel<E>::size];   // of a tile and the next: keys, values
+  uint4 queries[Split<Wide<E>>::size];  // (head, d)
+  uint4 d_o[Wide<E>::size];             // (head, e)
+  uint4 weights[Split<Narrow<E>>::size], d_scores[Split<Narrow<E>>::size];  // g, y
+  float4 results[2][rows * most_heads / 4];  // gradients of av and ak: (entry, head)
   float lse[most_heads], rest[most_heads], mean[most_heads], query_scale[most_heads],
       largest[most_heads];
 };
@@ -42,28 +28,28 @@ __device__ __forceinline__ int result_swizzle(int row, int chunk) {
 /// A warp's accumulators of 32 rows or heads times 32 columns: fragments of 16 x 8.
 using Sums = float[2][4][4];
 
-/// sums += a b, where a is a plane of (entry, head) or its transpose, and b a plane of rows.
-template <bool transposed>
-__device__ __forceinline__ void add_product(Sums& sums, const uint4* a, const uint4* b,
-                                            const Thread& self, int columns) {
+/// sums += a b, where a are the 32 rows from `part` on of a tile of (entry, head), or their
+/// transpose, and b those from `row` on of a tile of rows.
+template <bool transposed, class Tile>
+__device__ __forceinline__ void add_product(Sums& sums, const Split<Narrow<E>>& a, int part,
+                                            const Tile& b, int row, const Thread& self,
+                                            int columns) {
 #pragma unroll
   for (int k = 0; k < 32; k += 16) {
     unsigned left[2][4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (transposed) {
-        ptx::ldmatrix<4, true>(left[i], a + narrow_swizzle(k + self.lane % 8 + self.lane / 16 * 8,
-                                                           2 * i + self.lane / 8 % 2));
+        a.load_a_transposed(left[i], part + k, 16 * i);
       } else {
-        ptx::ldmatrix(left[i], a + narrow_swizzle(16 * i + self.lane % 16, k / 8 + self.lane / 16));
+        a.load_a(left[i], part + 16 * i, k);
       }
     }
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       if (32 * self.warp + 16 * n >= columns) continue;
       unsigned right[4];
-      ptx::ldmatrix<4, true>(
-          right, b + wide_swizzle(k + self.lane % 16, 4 * self.warp + 2 * n + self.lane / 16));
+      b.load_b(right, row + k, 32 * self.warp + 16 * n);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         mma<E>(sums[i][2 * n], left[i], {right[0], right[1]});

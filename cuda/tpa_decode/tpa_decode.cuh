@@ -74,10 +74,34 @@ struct EntryCounts {
   std::int64_t step = 0, all;
 };
 
+/// What kernels get of every call: the factors, sizes, and how entries are split.
+struct TpaCall {
+  TpaCall(const TpaInputs& in, const TpaBlocks& split)
+      : aq(in.aq),
+        bq(in.bq),
+        ak(in.ak),
+        bk(in.bk),
+        av(in.av),
+        bv(in.bv),
+        counts(in),
+        blocks(split),
+        heads(static_cast<int>(in.aq.size(1))),
+        r(static_cast<int>(in.aq.size(2))),
+        d(static_cast<int>(in.bq.size(2))),
+        key_rank(static_cast<int>(in.ak.size(2))),
+        value_rank(static_cast<int>((in.av.defined ? in.av : in.bv).size(2))) {}
+  Factor aq, bq, ak, bk, av, bv;
+  EntryCounts counts;
+  TpaBlocks blocks;
+  int heads, r, d, key_rank, value_rank;
+};
+
 /// The range of entries that a thread block works on: blockIdx.x = batch entry * ranges + range.
 struct EntryBlock {
-  __device__ __forceinline__ EntryBlock(const TpaBlocks& blocks, const EntryCounts& counts)
-      : b(blockIdx.x / blocks.count), index(blockIdx.x % blocks.count) {
+  __device__ __forceinline__ explicit EntryBlock(const TpaCall& call)
+      : b(blockIdx.x / call.blocks.count), index(blockIdx.x % call.blocks.count) {
+    const TpaBlocks& blocks = call.blocks;
+    const EntryCounts& counts = call.counts;
     begin = index * blocks.length;
     last = begin + blocks.length < counts.all ? begin + blocks.length : counts.all;
     const std::int64_t count = counts[b];
@@ -146,6 +170,46 @@ struct ForwardTarget {
   T* outputs = nullptr;  // (b, block, h, e); null where there is one block
   T* sums = nullptr;     // (b, block, h): log-sum-exps
   T* rests = nullptr;    // likewise their low parts
+};
+
+template <class T>
+struct TpaForward : TpaCall {
+  TpaForward(const TpaInputs& in, const TpaBlocks& split, IndexGuard lengths_guard,
+             const ForwardTarget<T>& target)
+      : TpaCall(in, split),
+        guard(lengths_guard),
+        to(target),
+        score_scale(static_cast<T>(in.score_scale)) {}
+  IndexGuard guard;
+  ForwardTarget<T> to;
+  T score_scale;
+};
+
+template <class T>
+struct TpaBackward : TpaCall {
+  TpaBackward(const TpaInputs& in, const View& o_view, const LogSums& sums, const View& d_o_view,
+              const TpaInputGrads& d, const View& partial, const TpaBlocks& split)
+      : TpaCall(in, split),
+        o(o_view),
+        d_o(d_o_view),
+        d_ak(d.ak),
+        d_bk(d.bk),
+        d_av(d.av),
+        d_bv(d.bv),
+        lse(sums.lse.as<T>()),
+        rest(sums.rest.as<T>()),
+        lse_step{sums.lse.stride(0), sums.lse.stride(1)},
+        parts(partial.defined ? partial.as<T>() : nullptr),
+        e(static_cast<int>(d_o_view.size(2))),
+        score_scale(static_cast<T>(in.score_scale)),
+        value_scale(static_cast<T>(in.value_scale)) {}
+  Factor o, d_o;
+  FactorGrad d_ak, d_bk, d_av, d_bv;
+  const T *lse, *rest;
+  std::int64_t lse_step[2];
+  T* parts;  // (b, block, h r + r d), null where neither aq nor bq wants a gradient
+  int e;
+  T score_scale, value_scale;
 };
 
 /// o and lse from the partial results of several blocks.
