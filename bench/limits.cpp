@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
+#include "quipu/core/devices.h"
 #include "quipu/core/error.h"
 #include "quipu/core/tensor.h"
 #include "quipu/core/threads/parallel.h"
@@ -13,14 +15,6 @@
 namespace quipu::bench {
 using namespace detail;
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int vector_bytes = 64, chains = 24;
-#elif defined(__AVX__)
-constexpr int vector_bytes = 32, chains = 12;
-#else
-constexpr int vector_bytes = 16, chains = 12;
-#endif
 
 /// Seconds of the fastest of `runs` calls.
 template <class F>
@@ -36,37 +30,64 @@ double best_seconds(int runs, F f) {
 }
 
 /// `steps` multiply-adds in each of several independent chains: more chains than a multiply-add
-/// takes cycles, times the two that can start in each, and all of them in registers.
-template <class T>
-T run_chains(T factor, T summand, std::int64_t steps) {
-  typedef T Vector __attribute__((vector_size(vector_bytes)));
-  const Vector f = Vector{} + factor, s = Vector{} + summand;
-  Vector sums[chains];
-  for (int i = 0; i < chains; ++i) sums[i] = Vector{} + T(i);  // all different, or they become one
-  for (std::int64_t step = 0; step < steps; ++step) {
-#pragma GCC unroll 24
-    for (int i = 0; i < chains; ++i) sums[i] = sums[i] * f + s;
-  }
-  Vector total{};
-  for (const Vector& sum : sums) total += sum;
-  return total[0];
-}
+/// takes cycles, times the two that can start in each, and all of them in registers. A macro,
+/// because a vector type is cut to what the function that it stands in may use. // NOLINTBEGIN
+#define QUIPU_CHAINS(name, attribute, vector_bytes, chains)                                        \
+  template <class T>                                                                               \
+  struct name {                                                                                    \
+    static constexpr double multiply_adds =                                                        \
+        static_cast<double>(vector_bytes / sizeof(T)) * chains;                                    \
+    attribute static T run(T factor, T summand, std::int64_t steps) {                              \
+      typedef T Vector __attribute__((vector_size(vector_bytes)));                                 \
+      const Vector f = Vector{} + factor, s = Vector{} + summand;                                  \
+      Vector sums[chains];                                                                         \
+      for (int i = 0; i < chains; ++i) sums[i] = Vector{} + T(i); /* different, or they are one */ \
+      for (std::int64_t step = 0; step < steps; ++step) {                                          \
+        _Pragma("GCC unroll 24") for (int i = 0; i < chains; ++i) sums[i] = sums[i] * f + s;       \
+      }                                                                                            \
+      Vector total{};                                                                              \
+      for (const Vector& sum : sums) total += sum;                                                 \
+      return total[0];                                                                             \
+    }                                                                                              \
+  };
+// NOLINTEND
+// For the levels of the library's kernels, and for what this file is compiled for.
+#if defined(__x86_64__)
+QUIPU_CHAINS(ChainsV3, [[gnu::target("avx2,fma")]], 32, 12)
+QUIPU_CHAINS(ChainsV4, [[gnu::target("avx512f")]], 64, 24)
+#endif
+#if defined(__AVX512F__)
+QUIPU_CHAINS(Chains, , 64, 24)
+#elif defined(__AVX__)
+QUIPU_CHAINS(Chains, , 32, 12)
+#else
+QUIPU_CHAINS(Chains, , 16, 12)
+#endif
 
-template <class T>
+template <class T, template <class> class Chains>
 double measure_peak() {
   constexpr std::int64_t steps = 1 << 14;
-  constexpr double lanes = static_cast<double>(vector_bytes / sizeof(T));
   // Read at run time, so that nothing can be computed in advance.
   volatile T factor = T(0.5), summand = T(1), sink = T(0);
   // Eight chunks a thread let a thread that came late catch up.
   const int chunks = 8 * num_threads();
   const double seconds = best_seconds(100, [&] {
     parallel_for(chunks, 1, [&](std::int64_t, std::int64_t) {
-      const T result = run_chains<T>(factor, summand, steps);
+      const T result = Chains<T>::run(factor, summand, steps);
       if (result == T(-1)) sink = result;
     });
   });
-  return 2.0 * lanes * chains * static_cast<double>(steps) * chunks / seconds;
+  return 2.0 * Chains<T>::multiply_adds * static_cast<double>(steps) * chunks / seconds;
+}
+
+template <class T>
+double measure_peak_of_level() {
+#if defined(__x86_64__)
+  const std::string_view level = cpu_level();
+  if (level.starts_with("v4")) return measure_peak<T, ChainsV4>();
+  if (level == "v3") return measure_peak<T, ChainsV3>();
+#endif
+  return measure_peak<T, Chains>();
 }
 
 }  // namespace
@@ -97,7 +118,7 @@ double copy_bandwidth(std::size_t bytes) {
 
 double multiply_add_peak(DType dtype) {
   check(dtype == f32 || dtype == f64, "multiply_add_peak: wanted f32 or f64, got ", dtype);
-  return dtype == f32 ? measure_peak<float>() : measure_peak<double>();
+  return dtype == f32 ? measure_peak_of_level<float>() : measure_peak_of_level<double>();
 }
 
 }  // namespace quipu::bench

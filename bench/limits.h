@@ -14,8 +14,8 @@ inline constexpr int copies_in_turn = 8;
 /// the median of several runs.
 double copy_bandwidth(std::size_t bytes);
 
-/// Floating-point operations per second (a multiply-add is two) of the vector units of this build,
-/// working on registers alone, the best of several runs. f32 or f64.
+/// Floating-point operations per second (a multiply-add is two) of the vector units that
+/// cpu_level() uses, working on registers alone, the best of several runs. f32 or f64.
 double multiply_add_peak(DType dtype);
 
 }  // namespace quipu::bench

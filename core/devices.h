@@ -13,6 +13,12 @@ bool is_available(const Device& device);
 bool is_emulated(const Device& device);
 /// The first CUDA device; where there is none, the CPU, which one line on stderr says once.
 Device cuda_or_cpu();
+/// The level of instructions that this program's CPU kernels run with: the best of those in this
+/// build that the processor has, or the one that `QUIPU_CPU` names. v2: SSE4.2; v3: AVX2 and fused
+/// multiply-add; v4: AVX-512; v4_bf16: and products of bf16 pairs. Other builds have one level
+/// alone, native (`QUIPU_NATIVE=ON`) or baseline. A level that the build or the processor lacks is
+/// an Error that lists what there is.
+const char* cpu_level();
 /// Waits until everything that this thread gave a device is done. Errors that could not be known
 /// earlier, such as an index out of range, are thrown here, or where values are read before. They
 /// are thrown in the thread that called the operator, or, when that has ended, in the next one: a

@@ -32,10 +32,10 @@ class Index {
   /// What the entry does to the dimension it stands at; see `slice`, `all`, `new_axis` and `rest`.
   enum class Kind { at, range, all, new_axis, rest };
   /// One position, counted from the end where negative; the dimension is dropped.
-  Index(std::int64_t i) : kind(Kind::at), start(i) {}
-  Index(int i) : Index(static_cast<std::int64_t>(i)) {}
+  constexpr Index(std::int64_t i) : kind(Kind::at), start(i) {}
+  constexpr Index(int i) : Index(static_cast<std::int64_t>(i)) {}
   /// For all, new_axis and rest, which need no numbers.
-  static Index of(Kind kind) {
+  static constexpr Index of(Kind kind) {
     Index i(0);
     i.kind = kind;
     return i;
@@ -49,11 +49,11 @@ class Index {
 /// Without `stop` up to the end; `step` is at least 1.
 Index slice(std::int64_t start, std::optional<std::int64_t> stop = {}, std::int64_t step = 1);
 /// A whole dimension.
-inline const Index all = Index::of(Index::Kind::all);
+inline constexpr Index all = Index::of(Index::Kind::all);
 /// A dimension of size 1 that was not there.
-inline const Index new_axis = Index::of(Index::Kind::new_axis);
+inline constexpr Index new_axis = Index::of(Index::Kind::new_axis);
 /// As many whole dimensions as the other entries leave over; at most once in an index.
-inline const Index rest = Index::of(Index::Kind::rest);
+inline constexpr Index rest = Index::of(Index::Kind::rest);
 
 namespace detail {
 /// What autograd/ knows of a tensor; core/ only keeps it alive.

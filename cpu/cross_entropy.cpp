@@ -6,6 +6,7 @@
 
 #include "quipu/core/error.h"
 #include "quipu/core/threads/parallel.h"
+#include "quipu/cpu/simd/vector_math.h"
 #include "quipu/cpu/simd/whole_numbers.h"
 #include "quipu/ops/loss/cross_entropy_kernels.h"
 #include "quipu/ops/reduce/log_sum_kernels.h"
@@ -113,7 +114,7 @@ struct Running {
 template <class T>
 double loss_of(const Running<T>& row, T wanted, double smoothing, std::int64_t classes) {
   const auto largest = static_cast<double>(row.largest);
-  double loss = std::log(row.sum);
+  double loss = math::log(row.sum);
   if (smoothing < 1) loss += (1 - smoothing) * (largest - static_cast<double>(wanted));
   if (smoothing > 0) loss += smoothing * (largest - row.total / static_cast<double>(classes));
   return loss;
@@ -136,7 +137,7 @@ void rows_as(const View& logits, const View& targets, const View& lse, const Vie
       row.add(z, n, losses.defined && options.smoothing > 0);
     });
     if (lse.defined) {
-      const LogSum<T> whole = log_sum_of(row.largest, std::log(row.sum));
+      const LogSum<T> whole = log_sum_of(row.largest, math::log(row.sum));
       lse.as<T>()[r] = whole.lse;
       lse.as<T>()[lse.stride(0) + r] = whole.rest;
     }

@@ -3,12 +3,15 @@
 #include <mutex>
 
 #include "quipu/core/devices.h"
+#include "quipu/core/dispatch/cpu_levels.h"
 
 namespace quipu::detail {
 
 void ensure_kernels_registered() {
   static const bool done = [] {
+    const CpuLevel& level = chosen_cpu_level();  // throws before anything is there
     register_kernels();
+    level.provide_kernels();
     return true;
   }();
   static_cast<void>(done);

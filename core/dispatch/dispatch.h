@@ -22,14 +22,15 @@ extern constinit thread_local StepRecorder* step_recorder;
 /// It is told of a kernel before that runs.
 void note_step_operands(const KernelCall& call);
 
-/// Provides every kernel that was compiled in; called once, before the first kernel runs.
+/// Provides every kernel that was compiled in, but those of cpu/, which a CpuLevel provides; called
+/// once, before the first kernel runs.
 void register_kernels();
 
 void ensure_kernels_registered();
 [[noreturn]] void throw_no_kernel(const char* kernel, DeviceKind kind);
 
 /// The versions of a kernel. The reference is its formula on the host; the others are fast, one for
-/// each kind of device (and one for each set of instructions that a back end is compiled for).
+/// each kind of device (cpu/ has one for each CpuLevel, of which one is provided).
 enum class Variant : std::uint8_t { reference, cpu, cuda };
 inline constexpr std::size_t variants = 3;
 /// The fast one that a kind of device runs.

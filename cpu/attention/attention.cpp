@@ -141,7 +141,7 @@ class Forward {
     store_run(at(o_, head.query(o_, s_, first + row)), o_.dtype, o_.stride(3), o, e_);
     if (!sums_.lse.defined) return;
     const std::int64_t to = head.statistic(s_, first + row);
-    const LogSum<T> whole = log_sum_of(attends ? x.largest[row] : nothing, std::log(x.sum[row]));
+    const LogSum<T> whole = log_sum_of(attends ? x.largest[row] : nothing, math::log(x.sum[row]));
     sums_.lse.as<T>()[to] = whole.lse;
     sums_.rest.as<T>()[to] = whole.rest;
   }

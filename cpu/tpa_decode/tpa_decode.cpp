@@ -10,6 +10,7 @@
 
 #include "quipu/core/threads/parallel.h"
 #include "quipu/cpu/online_columns.h"
+#include "quipu/cpu/simd/vector_math.h"
 
 namespace quipu::detail {
 namespace on_cpu {
@@ -125,7 +126,7 @@ class Forward {
       T* row = sums + i * columns;
       // Where nothing attends, all is 0.
       const T factor = sum[i] == T(0) ? T(0) : static_cast<T>(in_.value_scale) / sum[i];
-      const LogSum<T> lse = log_sum_of(largest[i], std::log(sum[i]));
+      const LogSum<T> lse = log_sum_of(largest[i], math::log(sum[i]));
       for (std::int64_t j = 0; j < columns; ++j) row[j] *= factor;
       if (blocks_.count > 1) {
         T* part = part_of(task.b, task.block, h);
@@ -170,11 +171,11 @@ class Forward {
     }
     const T shift = largest == -std::numeric_limits<T>::infinity() ? T(0) : largest;
     for (std::int64_t k = 0; k < blocks_.count; ++k) {
-      sum += weights[k] = std::exp((weights[k] - shift) + part_of(b, k, h)[e + 1]);
+      sum += weights[k] = math::exp((weights[k] - shift) + part_of(b, k, h)[e + 1]);
     }
     if (sum == T(0)) return {largest, T(0)};
     for (std::int64_t k = 0; k < blocks_.count; ++k) weights[k] /= sum;
-    return log_sum_of(shift, std::log(sum));
+    return log_sum_of(shift, math::log(sum));
   }
 
   T* part_of(std::int64_t b, std::int64_t block, std::int64_t h) const {

@@ -1,5 +1,13 @@
 #include "quipu/core/device.h"
 
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "quipu/core/devices.h"
+#include "quipu/core/dispatch/cpu_levels.h"
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/core/tensor.h"
 #include "support/support.h"
@@ -50,3 +58,37 @@ TEST_CASE("device: without a CUDA back end, cuda says what to do and meta:cuda w
   CHECK(x.nbytes() == 12);
   CHECK(to_string(x) == "(no values) bf16(2, 3) on meta:cuda");
 }
+
+TEST_CASE(
+    "cpu_level: the best of the build's that the processor has, or the one that is asked for") {
+  REQUIRE(!cpu_levels().empty());
+  CHECK(processor_has(cpu_level()));
+  const char* const wanted = std::getenv("QUIPU_CPU");
+  const char* best = nullptr;
+  for (const CpuLevel& level : cpu_levels()) {
+    if (processor_has(level.name)) best = level.name;
+  }
+  CHECK(std::string_view(cpu_level()) == (wanted != nullptr && *wanted != 0 ? wanted : best));
+}
+
+#if defined(__x86_64__)
+TEST_CASE("cpu_level: what the processor has is what the system says of it") {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line) && !line.starts_with("flags")) continue;
+  REQUIRE(file);
+  const auto has = [&](std::string_view names) {
+    std::istringstream words{std::string(names)};
+    bool all = true;
+    for (std::string word; words >> word;) all &= (line + " ").find(" " + word + " ") < line.size();
+    return all;
+  };
+  const bool v2 = has("pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm");
+  const bool v3 = v2 && has("avx avx2 bmi1 bmi2 f16c fma abm movbe xsave");
+  const bool v4 = v3 && has("avx512f avx512bw avx512cd avx512dq avx512vl");
+  CHECK(processor_has("v2") == v2);
+  CHECK(processor_has("v3") == v3);
+  CHECK(processor_has("v4") == v4);
+  CHECK(processor_has("v4_bf16") == (v4 && has("avx512_bf16")));
+}
+#endif

@@ -37,3 +37,14 @@ foreach(program IN ITEMS my_program names)
   message(STATUS "${output}")
 endforeach()
 
+
+# Without CMake, where pkg-config is and the build installs what it reads.
+file(GLOB_RECURSE pc_file ${scratch_dir}/prefix/*.pc)
+find_program(pkg_config pkg-config)
+if(pc_file AND pkg_config)
+  cmake_path(GET pc_file PARENT_PATH pc_folder)
+  run(${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${pc_folder} ${pkg_config} --static --cflags --libs quipu)
+  separate_arguments(words UNIX_COMMAND "${output}")
+  run(${compiler} -std=c++20 ${source_dir}/tests/system/package/names.cpp ${words} -o ${scratch_dir}/by_pkg_config)
+  run(${scratch_dir}/by_pkg_config)
+endif()
