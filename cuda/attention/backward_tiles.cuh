@@ -89,9 +89,10 @@ struct BackwardTiles {
   }
 
   __device__ __forceinline__ void fetch_own(int input, const AttentionView& x, int features) const {
-    TileLoader<Own, static_cast<int>(threads)>(
-        static_cast<const E*>(x.data) + at.offsets.key(x, at.first), x.token)
-        .fetch(own(input), x.token, a.m - at.first, features);
+    fetch_rows<static_cast<int>(threads)>(own(input), features, [&](int row) -> const E* {
+      if (at.first + row >= a.m) return nullptr;
+      return static_cast<const E*>(x.data) + at.offsets.key(x, at.first + row);
+    });
   }
   __device__ __forceinline__ void fetch(int from, int stage) const {
     fetch_queries(other(stage, 0), a.q, from, a.d);
@@ -107,12 +108,10 @@ struct BackwardTiles {
     if (a.is_in_one_head(from, rows)) {
       TileLoader<Other, static_cast<int>(threads)>(row_at(0), x.token)
           .fetch(tile, x.token, rows, features);
-      return;
+    } else {
+      fetch_rows<static_cast<int>(threads)>(
+          tile, features, [&](int row) { return row < rows ? row_at(row) : nullptr; });
     }
-    fetch_rows<static_cast<int>(threads)>(tile, [&](int row, int below, int column) {
-      const bool valid = row + below < rows && column < features;
-      return TileSource{valid ? row_at(row + below) + column : x.data, valid};
-    });
   }
   /// By a thread for each query of a tile.
   __device__ __forceinline__ void set_statistics(int from, int stage) const {

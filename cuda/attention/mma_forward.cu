@@ -145,11 +145,9 @@ class ForwardBlock {
   }
 
   __device__ __forceinline__ void fetch_queries() const {
-    fetch_rows<static_cast<int>(threads)>(queries(), [&](int row, int below, int column) {
-      const int query = at_.first + row + below;
-      const bool valid = query < a_.rows && column < a_.d;
-      const std::int64_t from = valid ? at_.offsets.query(a_, a_.q, query) + column : 0;
-      return TileSource{static_cast<const E*>(a_.q.data) + from, valid};
+    fetch_rows<static_cast<int>(threads)>(queries(), a_.d, [&](int row) -> const E* {
+      if (at_.first + row >= a_.rows) return nullptr;
+      return static_cast<const E*>(a_.q.data) + at_.offsets.query(a_, a_.q, at_.first + row);
     });
   }
   /// For a negative scale: then the largest product has the largest score again. Each thread has

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(threads, encoded ? 1 : 2) multiply_keys_kernel
 #pragma unroll 1
     for (int row = 0; row < count; row += 16) kv.add(left, right, row, width, e);
   }
-  kv.store(p.sums + static_cast<std::int64_t>(blockIdx.x) * width * e, width, e);
+  kv.store(p.sums + std::uint64_t{blockIdx.x} * static_cast<unsigned>(width * e), width, e);
 }
 
 }  // namespace

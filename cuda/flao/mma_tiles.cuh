@@ -85,14 +85,21 @@ struct Part {
     const int thread = static_cast<int>(threadIdx.x) % threads;
     return start(x) + thread / (widest / 8) * x.step[2] + thread % (widest / 8);
   }
-  /// Starts the copies of its rows from number `done` on.
+  /// Starts the copies of its rows from number `done` on. As TileLoader, with offsets of 32 bits.
   template <int threads, int rows>
   __device__ __forceinline__ void fetch(const Tile<rows>& tile, const Rows& x, int from, int done,
                                         int features) const {
-    fetch_rows<threads>(tile, [&](int row, int below, int column) {
-      return TileSource{x.data + from + (done + below) * x.step[2],
-                        below < (column < features ? end - first - done - row : 0)};
-    });
+    constexpr int chunks = Tile<rows>::chunks, step = threads / chunks;
+    static_assert(step % 8 == 0);  // all rows of a thread have one swizzle
+    const int thread = static_cast<int>(threadIdx.x) % threads, row = thread / chunks,
+              chunk = thread % chunks;
+    if (step > rows && row >= rows) return;
+#pragma unroll
+    for (int below = 0; below < rows; below += step) {
+      ptx::copy_async<16>(&tile.chunk(row, chunk) + below * chunks,
+                          x.data + from + (done + below) * x.step[2],
+                          below < (chunk * 8 < features ? end - first - done - row : 0));
+    }
   }
   int unit, entry, head, first, end;
 };

@@ -91,50 +91,52 @@ struct SwizzledTile {
   }
 };
 
-/// Where 16 bytes of a tile lie in device memory; those that are not valid are zeros.
-struct TileSource {
-  const void* from;
-  bool valid;
-};
-
-/// Starts the copies (cp.async) of a tile by `threads` neighbouring threads, 16 bytes each at a
-/// time: those in row `row` + `below` from `column` on come from `source(row, below, column)`. All
-/// but `below` are the same for all copies of a thread, and that is a constant.
+/// Starts the copies (cp.async) of all rows of a tile by the threads of a block. `source(row)` is
+/// where a row begins in device memory; null makes it zeros, like columns from `features` on. For
+/// rows at any distances; it is apart from TileLoader because backward of attention, which has
+/// both, spills on sm_120 where one is built on the other.
 template <int threads, class Tile, class Source>
-__device__ __forceinline__ void fetch_rows(const Tile& tile, Source source) {
-  constexpr int step = threads / Tile::chunks;
-  static_assert(step % 8 == 0);  // all rows of a thread have one swizzle
-  const int thread = static_cast<int>(threadIdx.x) % threads, row = thread / Tile::chunks,
-            chunk = thread % Tile::chunks;
-  if (step > Tile::height && row >= Tile::height) return;
+__device__ __forceinline__ void fetch_rows(const Tile& tile, int features, Source source) {
+  static_assert(Tile::size % threads == 0);
+  const int row = static_cast<int>(threadIdx.x) / Tile::chunks,
+            chunk = static_cast<int>(threadIdx.x) % Tile::chunks;
 #pragma unroll
-  for (int below = 0; below < Tile::height; below += step) {
-    const TileSource x = source(row, below, chunk * 8);
-    ptx::copy_async<16>(&tile.chunk(row, chunk) + below * Tile::chunks, x.from, x.valid);
+  for (int i = 0; i < Tile::height; i += threads / Tile::chunks) {
+    const auto* const from = source(row + i);
+    const bool valid = from != nullptr && chunk * 8 < features;
+    ptx::copy_async<16>(&tile.chunk(row + i, chunk), from + (valid ? chunk * 8 : 0), valid);
   }
 }
 
-/// Fetches rows that lie `stride` elements apart in memory, tile after tile. It holds a pointer
-/// alone: the rest is an argument of the kernel.
+/// Fills tiles with rows that lie `stride` elements apart in memory, tile after tile. It holds a
+/// pointer alone: the rest is an argument of the kernel.
 template <class Tile, int threads>
 class TileLoader {
   using E = typename Tile::E;
 
  public:
   __device__ __forceinline__ TileLoader(const E* first, std::int64_t stride)
-      : next_(first + static_cast<int>(threadIdx.x) / Tile::chunks * stride +
-              static_cast<int>(threadIdx.x) % Tile::chunks * 8) {}
+      : next_(first + row() * stride + chunk() * 8) {}
   /// Starts the copies of the next tile; what lies beyond rows or features becomes zeros.
   __device__ __forceinline__ void fetch(const Tile& tile, std::int64_t stride, int rows,
                                         int features) {
-    fetch_rows<threads>(tile, [&](int row, int below, int column) {
-      const TileSource x{next_, below < (column < features ? rows - row : 0)};
-      next_ += threads / Tile::chunks * stride;
-      return x;
-    });
+    const int left = chunk() * 8 < features ? rows - row() : 0;
+#pragma unroll
+    for (int i = 0; i < Tile::height; i += rows_at_once) {
+      ptx::copy_async<16>(&tile.chunk(row(), chunk()) + i * Tile::chunks, next_, i < left);
+      next_ += rows_at_once * stride;
+    }
   }
 
  private:
+  static constexpr int rows_at_once = threads / Tile::chunks;
+  static_assert(rows_at_once % 8 == 0);  // all rows of a thread have one swizzle
+  __device__ __forceinline__ static int row() {
+    return static_cast<int>(threadIdx.x) / Tile::chunks;
+  }
+  __device__ __forceinline__ static int chunk() {
+    return static_cast<int>(threadIdx.x) % Tile::chunks;
+  }
   const E* next_;
 };
 
