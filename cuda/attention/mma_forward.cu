@@ -9,6 +9,11 @@
 // is 128 HMMA, 1024 cycles of its tensor core, beside about 460 other instructions at d = 128 and
 // 700 at d = 64, masks and rescaling apart.
 //
+// What rounded weights cost, as rms error of 512 keys with normal numbers, in units of half an
+// epsilon: 0.40, which with the rounding of the output makes 0.58 instead of 0.43. With the sum of
+// the unrounded weights, as in FlashAttention-2, it is the same where values have mean 0, and half
+// as much again (0.11 for 0.07) where they have not and few weights count.
+//
 // Where the queries of a key head are one block's and heads are few (decoding), keys are split
 // among blocks (flash decoding), whose normalized outputs and log-sum-exps tpa_decode/merge.cu
 // combines in order; then it is bound by reading k and v once.
