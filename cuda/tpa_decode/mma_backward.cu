@@ -312,7 +312,8 @@ class BackwardBlock {
   Sums d_queries_ = {};  // 16 heads, 8 columns each
 };
 
-__global__ void __launch_bounds__(threads, 2) differentiate_mma(TpaBackward<float> backward) {
+// Shared memory is for two blocks; 3 keeps registers down on sm_120.
+__global__ void __launch_bounds__(threads, 3) differentiate_mma(TpaBackward<float> backward) {
   BackwardBlock(backward).run();
 }
 
