@@ -39,7 +39,7 @@ auto by_tensor_cores(const Device& device, F f, bool only_encoded_backward = fal
   if (has_room) CHECK(others == "");
   return result;
 #else
-  static_cast<void>(device), static_cast<void>(only_backward);
+  static_cast<void>(device), static_cast<void>(only_encoded_backward);
   return f();
 #endif
 }
