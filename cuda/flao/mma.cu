@@ -47,10 +47,11 @@ struct SharedLayout {
     return reinterpret_cast<float4*>(residual().data + Tile<widest>::size);
   }
   /// Where qkv of a tile goes. q is read once more as an operand, encoded or raw; of both places
-  /// the other one is free.
+  /// the other one is free. A place is a distance, as the compiler does not see of two pointers
+  /// that both are to shared memory.
   __device__ __forceinline__ RowTile qkv(int t, const SplitTile<rows>& operand) const {
-    const RowTile behind = encoded_q().high;
-    return operand.high.data == behind.data ? q(t) : behind;
+    const bool is_encoded = operand.high.data == encoded_q().high.data;
+    return {base + (is_encoded ? t % stages : stages) * 2 * RowTile::size};
   }
 };
 constexpr std::size_t reserved_bytes = 1024;  // of a block, by the system
