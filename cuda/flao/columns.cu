@@ -17,7 +17,7 @@ constexpr unsigned strip = warp_size, strip_rows = block_threads / strip;
 
 /// A block has a strip of columns and a part of the tokens of a unit.
 template <class T>
-__global__ void __launch_bounds__(block_threads, sizeof(T) == 4 ? 8 : 4)
+__global__ void __launch_bounds__(block_threads, 4)
     sum_columns(FlaoView x, std::uint32_t heads, std::uint32_t tokens, std::uint32_t parts,
                 std::uint32_t length, T* sums) {
   __shared__ T largest[strip_rows][strip], sum[strip_rows][strip];
