@@ -93,11 +93,16 @@ TEST_CASE_FIXTURE(EachDevice, "long lines: long rows that begin anywhere") {
     CAPTURE(dtype);
     for (const std::int64_t length : {5003, 9001, 20011, 70003}) {
       CAPTURE(length);
-      const Tensor x = normals({1, length + 3}, dtype, device).slice(1, 3).detach();
       const auto softmax = [](const Inputs& in) { return act(in[0], Act::softmax, 1); };
       const auto largest = [](const Inputs& in) { return max(in[0], 1); };
-      CHECK_NOTHROW(run_checked(softmax, {x}));
-      CHECK_NOTHROW(run_checked(largest, {x}));
+      const auto norm = [](const Inputs& in) { return layer_norm(in[0]); };
+      // Rows of input and output begin alike, or not.
+      const Tensor behind = normals({1, length + 3}, dtype, device).slice(1, 3).detach();
+      for (const Tensor& x : {normals({2, length}, dtype, device), behind}) {
+        CHECK_NOTHROW(run_checked(softmax, {x}));
+        CHECK_NOTHROW(run_checked(largest, {x}));
+      }
+      CHECK_NOTHROW(run_checked(norm, {behind}));
     }
   }
 }
