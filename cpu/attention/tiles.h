@@ -163,6 +163,7 @@ struct TilePacking {
   std::int64_t b_width;
 
   std::int64_t b_stride(std::int64_t) const { return b_width; }
+  void at_step(std::int64_t) const {}
 };
 
 /// The part of a product that some rows need.

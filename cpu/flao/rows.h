@@ -4,15 +4,30 @@
 #include "quipu/cpu/lrpe/row_transform.h"
 #include "quipu/cpu/matmul/gemm.h"
 #include "quipu/cpu/online_columns.h"
+#include "quipu/cpu/simd/bfloat16.h"
 #include "quipu/ops/flao/kernels.h"
 
 namespace quipu::detail::on_cpu {
+
+/// Whether products may round kv, d_kv and the gradient of q kv to bf16, as PyTorch does, where
+/// they meet inputs of bf16: pairs take half the time. It adds half a unit in the last place of
+/// each term, as much as rounding the inputs did, which hardly shows in sums of many tokens. With
+/// few of them kv has a low rank, and whole rows of the result may cancel: those stay in f32, as
+/// does what was computed by an activation or an encoding.
+inline bool may_round(DType dtype, const FlaoSizes& s, const FlaoTransforms& transforms) {
+  constexpr std::int64_t few = 64;
+  const auto plain = [](const RowTransform& t) {
+    return t.kind == LrpeKind::none && t.act == Act::none;
+  };
+  return dtype == DType::bf16 && std::min(s.n, s.m) >= few && plain(transforms.q) &&
+         plain(transforms.k) && plain(transforms.v) && plain(transforms.g);
+}
 
 /// The scratch memory of a thread: 252 KiB, meant for the stack.
 template <class T>
 class FlaoScratch {
  public:
-  FlaoScratch() : gemm(Gemm<T>::max_tile) {}
+  explicit FlaoScratch(bool rounds) : gemm(Gemm<T>::max_tile), rounds_(rounds) {}
 
   /// A part of the tile that is in use as long as the scratch memory.
   T* take(std::int64_t n) {
@@ -29,6 +44,11 @@ class FlaoScratch {
     return std::max<std::int64_t>(even_part(rows, most), 1);
   }
 
+  /// What was computed on the way, (rows, columns) and dense; see may_round.
+  Matrix computed(T* data, std::int64_t rows, std::int64_t columns) const {
+    return {data, dtype_of<T>, rows, columns, columns, 1, rounds_};
+  }
+
   Gemm<T> gemm;
   // One row each.
   static constexpr std::int64_t longest = most_flao_features(dtype_of<T>);
@@ -37,6 +57,7 @@ class FlaoScratch {
 
  private:
   std::int64_t taken_ = 0;
+  bool rounds_;
 };
 
 /// Pieces of work: a batch entry and head each. Entries of a head follow each other, so that its
@@ -103,7 +124,27 @@ class FlaoRows {
       const T* y = activated(first + i, scratch_.spare);
       encoder_.encode(y, cos_, sin_, out);
     }
-    return {tile, dtype_of<T>, n, width(), width(), 1};
+    return scratch_.computed(tile, n, width());
+  }
+
+  /// Some rows of x from `first` on as they lie, to be asked for in advance.
+  Matrix ahead(std::int64_t b, std::int64_t h, std::int64_t first,
+               std::int64_t rows = 1 << 20) const {
+    constexpr std::int64_t most_bytes = 64 << 10;
+    if (!x_.defined || x_.numel() == 0 || first >= tokens()) return {};
+    const std::int64_t features = x_.size(3);
+    const std::int64_t most =
+        most_bytes / (features * static_cast<std::int64_t>(size_of(x_.dtype)));
+    const std::int64_t offset = b * x_.stride(0) + h * x_.stride(1) + first * x_.stride(2);
+    return {at(x_, offset), x_.dtype,     std::min({rows, most, tokens() - first}),
+            features,       x_.stride(2), x_.stride(3)};
+  }
+  Matrix ahead(std::int64_t first, std::int64_t rows) const { return ahead(b_, h_, first, rows); }
+
+  /// A plain row of bf16 where it is, which is converted as it is used; null for others.
+  const BFloat16* plain_bf16(std::int64_t token) const {
+    const bool is = plain() && x_.dtype == DType::bf16 && x_.stride(3) == 1;
+    return is ? reinterpret_cast<const BFloat16*>(at(x_, offset(x_, token))) : nullptr;
   }
 
   /// A row with its activation: where it is, in the scratch's x, or in `y`.
@@ -219,15 +260,10 @@ class FlaoRows {
   std::int64_t b_ = 0, h_ = -1;
 };
 
-/// (d', e), dense.
+/// kv = k~^T v~ of one batch entry and head. `next` is what is read after it.
 template <class T>
-Matrix matrix_of_kv(T* kv, std::int64_t width, std::int64_t e) {
-  return {kv, dtype_of<T>, width, e, e, 1};
-}
-
-/// kv = k~^T v~ of one batch entry and head.
-template <class T>
-void multiply_keys(FlaoScratch<T>& scratch, FlaoRows<T>& k, FlaoRows<T>& v, T* kv) {
+void multiply_keys(FlaoScratch<T>& scratch, FlaoRows<T>& k, FlaoRows<T>& v, T* kv,
+                   const typename Gemm<T>::Next& next) {
   const std::int64_t m = k.tokens(), e = v.width();
   const std::int64_t block = scratch.rows_at_once(m, k.tile_width() + v.tile_width());
   if (m == 0) std::fill_n(kv, k.width() * e, T(0));
@@ -235,7 +271,8 @@ void multiply_keys(FlaoScratch<T>& scratch, FlaoRows<T>& k, FlaoRows<T>& v, T* k
     const std::int64_t n = std::min(block, m - first);
     const Matrix a = k.encoded(first, n, scratch.tile());
     const Matrix b = v.encoded(first, n, scratch.tile() + block * k.tile_width());
-    scratch.gemm.multiply(a.transposed(), b, kv, e, first > 0);
+    scratch.gemm.multiply(a.transposed(), b, kv, e, first > 0,
+                          first + n == m ? next : typename Gemm<T>::Next{});
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Matrix products on one thread: what kernels that cut their work into tiles call for each tile.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "quipu/core/dtype.h"
@@ -22,15 +23,24 @@ struct Matrix {
   DType dtype = DType::f32;
   std::int64_t rows = 0, columns = 0;
   std::int64_t row_stride = 0, column_stride = 0;
+  bool may_round = false;
 
-  Matrix transposed() const { return {data, dtype, columns, rows, column_stride, row_stride}; }
+  Matrix transposed() const {
+    return {data, dtype, columns, rows, column_stride, row_stride, may_round};
+  }
+  /// The same, whose f32 numbers a product may round to bf16 where that makes it faster.
+  Matrix rounded_if(bool may) const {
+    Matrix m = *this;
+    m.may_round = may;
+    return m;
+  }
   /// The part that begins at (row, column), cut off where the matrix ends.
   Matrix block(std::int64_t row, std::int64_t column, std::int64_t most_rows,
                std::int64_t most_columns) const {
     const std::int64_t some_rows = std::clamp<std::int64_t>(rows - row, 0, most_rows);
     const std::int64_t some_columns = std::clamp<std::int64_t>(columns - column, 0, most_columns);
     void* const first = some_rows > 0 && some_columns > 0 ? at(row, column) : data;
-    return {first, dtype, some_rows, some_columns, row_stride, column_stride};
+    return {first, dtype, some_rows, some_columns, row_stride, column_stride, may_round};
   }
   void* at(std::int64_t row, std::int64_t column) const {
     return static_cast<char*>(data) +
@@ -52,8 +62,13 @@ class Gemm {
 
   T* tile() { return space_; }
 
+  /// What the caller is going to read: asked for in advance while a product is made. The
+  /// second-level cache has to hold it beside the product.
+  using Next = std::array<Matrix, 4>;
+
   /// c (=|+=) a b, where c is (a.rows, b.columns) with dense rows that lie `c_stride` apart.
-  void multiply(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add);
+  void multiply(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add,
+                const Next& next = {});
 
   // Sizes of the buffers, in elements. The inner loop reads a few rows of `a` from the first-level
   // cache and panels of `b` from the second.
@@ -65,7 +80,8 @@ class Gemm {
  private:
   // A slot is what is packed as one element: a number, or two narrower ones.
   template <class Slot>
-  void multiply_as(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add);
+  void multiply_as(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add,
+                   const Next& next);
   template <class Slot>
   bool pack_a(const Matrix& a);
   template <class Slot>

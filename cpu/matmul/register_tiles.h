@@ -27,7 +27,7 @@ struct MultiplyAdd {
 
 /// c (=|+=) a b for `rows` rows and `vectors` vectors of columns, all sums in registers. `b` is a
 /// panel of that width. Packing says where things are: row i, position p of `a` at
-/// i * row_stride + p * depth_stride, and how far apart the rows of `b` lie.
+/// i * row_stride + p * depth_stride, and how far apart the rows of `b` lie. It hears of each step.
 template <class T, class Packing, class Product, int rows, int vectors>
 void multiply_in_registers(Packing packing, std::int64_t depth, const T* a, const T* b, T* c,
                            std::int64_t c_stride, bool add) {
@@ -42,6 +42,7 @@ void multiply_in_registers(Packing packing, std::int64_t depth, const T* a, cons
   const std::int64_t b_stride = packing.b_stride(vectors * lanes);
   Vector sums[rows][vectors] = {};
   for (std::int64_t p = 0; p < depth; ++p) {
+    packing.at_step(p);
     Vector row[vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < vectors; ++v) {
