@@ -122,10 +122,10 @@ void detail::run_chunks(std::int64_t n, std::int64_t grain, ChunkFunction f) {
   if (workers == nullptr || workers->count() == 0) return run_inline(n, grain, chunks, f);
 
   const int tasks = static_cast<int>(std::min<std::int64_t>(workers->count(), chunks - 1));
-  Job* const job = new (std::nothrow) Job(n, grain, chunks, f, tasks);
+  Job* const job = Job::make(n, grain, chunks, f, tasks);
   if (job == nullptr) return run_inline(n, grain, chunks, f);
   workers->hand_out(job, tasks);
-  job->work();
+  job->work(0);
   job->wait();
   const std::exception_ptr exception = job->take_exception();
   job->release();

@@ -1,10 +1,12 @@
 #pragma once
 // The threads behind parallel_for.
 //
-// A call of parallel_for is a Job that the caller and a few workers work off together, taking
-// chunks from one atomic counter. The caller waits for chunks, not for workers: one that wakes up
-// too late finds nothing to do, so a call costs no more than the chunks it runs. Jobs are counted
-// references for that reason, and any number of workers will do, also none.
+// A call of parallel_for is a Job that the caller and a few workers work off together. Each of them
+// has a part of the chunks that follow each other, so that a thread reads on where it has just read
+// and finds in its caches what it left there in the last call; whoever is done helps the others.
+// The caller waits for chunks, not for workers: one that wakes up too late finds nothing to do, so
+// a call costs no more than the chunks it runs. Jobs are counted references for that reason, and
+// any number of workers will do, also none.
 //
 // A worker is a thread with a seat where jobs are left for it. Waking a thread takes longer than
 // many an operator runs, so it stays awake for a moment when it has nothing to do: in a training
@@ -15,8 +17,10 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "quipu/core/context.h"
@@ -48,21 +52,25 @@ class InsideParallelFor {
 // What threads count at has a cache line of its own.
 class Job {  // NOLINT(clang-analyzer-optin.performance.Padding)
  public:
-  Job(std::int64_t n, std::int64_t grain, std::int64_t chunks, ChunkFunction f, int tasks)
-      : n_(n),
-        grain_(grain),
-        chunks_(chunks),
-        f_(f),
-        context_(thread_context()),
-        owners_(tasks + 1) {}
+  /// For the caller and `tasks` workers; null where there is no memory.
+  static Job* make(std::int64_t n, std::int64_t grain, std::int64_t chunks, ChunkFunction f,
+                   int tasks) {
+    const std::size_t bytes = sizeof(Job) + sizeof(Part) * static_cast<std::size_t>(tasks + 1);
+    void* const memory = ::operator new(bytes, alignment, std::nothrow);
+    return memory ? new (memory) Job(n, grain, chunks, f, tasks) : nullptr;
+  }
 
-  // Takes chunks until none is left.
-  void work() {
+  // Takes chunks until none is left, first those of one's own part. The caller's is 0.
+  void work(int own) {
     std::int64_t finished = 0;
     {
       InsideParallelFor inside;
-      for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
-        finished += run_chunk(i);
+      for (int k = 0; k < parts_; ++k) {
+        Part& part = this->part((own + k) % parts_);
+        for (std::int64_t i; (i = part.next.fetch_add(1, std::memory_order_relaxed)) < part.end;) {
+          run_chunk(i);
+          ++finished;
+        }
       }
     }
     if (finished > 0 &&
@@ -71,11 +79,11 @@ class Job {  // NOLINT(clang-analyzer-optin.performance.Padding)
   }
 
   // What a worker of the pool does: errors and the ledger see the caller's operator and scope.
-  void work_for_caller() {
+  void work_for_caller(int own) {
     ThreadContext& context = thread_context();
     const ThreadContext outer = context;
     context = context_;
-    work();
+    work(own);
     context = outer;
     release();
   }
@@ -89,41 +97,61 @@ class Job {  // NOLINT(clang-analyzer-optin.performance.Padding)
   }
 
   void release() {
-    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    this->~Job();
+    ::operator delete(this, alignment);
   }
 
   std::exception_ptr take_exception() { return std::move(exception_); }
 
  private:
+  static constexpr std::align_val_t alignment{64};
+
+  /// Chunks that follow each other; they lie behind the job in memory.
+  struct alignas(64) Part {
+    std::atomic<std::int64_t> next;
+    std::int64_t end;
+  };
+
+  Job(std::int64_t n, std::int64_t grain, std::int64_t chunks, ChunkFunction f, int tasks)
+      : n_(n),
+        grain_(grain),
+        chunks_(chunks),
+        f_(f),
+        context_(thread_context()),
+        parts_(tasks + 1),
+        owners_(tasks + 1) {
+    for (int i = 0; i < parts_; ++i) new (&part(i)) Part{first_of(i), first_of(i + 1)};
+  }
   ~Job() = default;
 
-  // Returns how many chunks are thereby done with: after an exception, also those that nobody will
-  // take.
-  std::int64_t run_chunk(std::int64_t i) {
+  std::int64_t first_of(int part) const {
+    return chunks_ / parts_ * part + std::min<std::int64_t>(part, chunks_ % parts_);
+  }
+  Part& part(int i) { return reinterpret_cast<Part*>(this + 1)[i]; }
+
+  // After an exception only those before it are run, so that the first of those that throw is
+  // always the same.
+  void run_chunk(std::int64_t i) {
+    if (i > failed_.load(std::memory_order_relaxed)) return;
     try {
       f_(i * grain_, i == chunks_ - 1 ? n_ : (i + 1) * grain_);
-      return 1;
     } catch (...) {
       std::lock_guard lock(exception_mutex_);
-      // Chunks are taken in order and a taken one always runs, so the first of those that throw is
-      // always the same.
-      if (exception_ == nullptr || i < exception_chunk_) {
-        exception_ = std::current_exception();
-        exception_chunk_ = i;
-      }
+      if (i > failed_.load()) return;
+      exception_ = std::current_exception();
+      failed_.store(i);
     }
-    const std::int64_t taken = next_.exchange(chunks_, std::memory_order_relaxed);
-    return 1 + std::max<std::int64_t>(0, chunks_ - taken);
   }
 
   const std::int64_t n_, grain_, chunks_;
   const ChunkFunction f_;
   const ThreadContext context_;
+  const int parts_;
   std::exception_ptr exception_;
-  std::int64_t exception_chunk_ = 0;
   std::mutex exception_mutex_;
+  std::atomic<std::int64_t> failed_{std::numeric_limits<std::int64_t>::max()};
   std::atomic<int> owners_;
-  alignas(64) std::atomic<std::int64_t> next_{0};
   alignas(64) std::atomic<std::int64_t> finished_{0};
 };
 
@@ -153,7 +181,7 @@ class Workers {
     try {
       for (; count_ < wanted && reserve.is_there(); ++count_) {
         Seat& mine = seats_[static_cast<std::size_t>(count_)];
-        mine.thread = std::thread([&mine] { work(mine); });
+        mine.thread = std::thread([&mine, part = count_ + 1] { work(mine, part); });
       }
     } catch (const std::exception&) {  // no more threads, or no memory for their stacks
     }
@@ -204,13 +232,13 @@ class Workers {
     return true;
   }
 
-  static void work(Seat& mine) {
+  static void work(Seat& mine, int part) {
     for (;;) {
       sleep(mine);
       Job* job = mine.job.exchange(open, std::memory_order_acq_rel);
       for (; job != nullptr; job = next(mine.job)) {
         if (job == stop) return;
-        job->work_for_caller();
+        job->work_for_caller(part);
       }
     }
   }

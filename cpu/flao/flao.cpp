@@ -81,7 +81,6 @@ void forward_as(const View& q, const View& k, const View& v, const View& g, cons
   const std::int64_t d = s.d, e = s.e, size = s.width * e;
   const FlaoUnits units{q.size(0), q.size(1), (s.n + s.m) * size};
   const bool rounds = may_round(q.dtype, s, transforms);
-  const int threads = num_threads();
   parallel_for(units.count(), units.grain(), [&](std::int64_t begin, std::int64_t end) {
     FlaoScratch<T> scratch(rounds);
     FlaoRows<T> q_rows(scratch, q, transforms.q, d), k_rows(scratch, k, transforms.k, d);
@@ -93,8 +92,8 @@ void forward_as(const View& q, const View& k, const View& v, const View& g, cons
       T* const product = kv.as<T>() + units.place(unit) * size;
       multiply_keys(scratch, k_rows, v_rows, product, {q_rows.ahead(0, s.n)});
       queries.run(b, h, product, [&]() -> Next<T> {
-        const std::int64_t next = unit + 1 < end ? unit + 1 : unit + threads;  // a guess
-        if (next >= units.count()) return {};
+        const std::int64_t next = unit + 1;  // most likely this thread's, too
+        if (next == units.count()) return {};
         return {k_rows.ahead(units.entry(next), units.head(next), 0),
                 v_rows.ahead(units.entry(next), units.head(next), 0)};
       });
