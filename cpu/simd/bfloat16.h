@@ -15,8 +15,8 @@ QUIPU_INLINE float widened(BFloat16 x) {
 /// Rounded to nearest even; NaN stays NaN.
 QUIPU_INLINE BFloat16 narrowed(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return {static_cast<std::uint16_t>(x != x ? (bits >> 16) | 0x40u : rounded)};
+  const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  return {static_cast<std::uint16_t>((x != x ? bits | 0x400000u : rounded) >> 16)};
 }
 
 }  // namespace quipu::detail::on_cpu
