@@ -9,7 +9,8 @@ namespace quipu::nn::detail {
 
 struct ChartSeries {
   std::vector<std::pair<double, double>> points = {};  // x rises
-  std::string style = "line";
+  std::string style = "line";  // classes
+  bool dots = false;           // at the points, in a group of the same classes
 };
 
 struct Chart {
@@ -17,6 +18,7 @@ struct Chart {
   int width = 960, height = 320;
   bool logarithmic = false;  // of y; all values must be positive then
   bool from_zero = false;    // y begins at 0
+  std::vector<double> x_ticks = {};  // of a logarithmic x axis; without them it is linear
   std::string label = {};    // for readers who cannot see it
 };
 

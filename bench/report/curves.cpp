@@ -1,0 +1,99 @@
+// Time over n, both logarithmic: one chart for each operator and dtype, with forward, backward, the
+// fastest peer of each, and the time that the limits of the machine allow at best.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "quipu/core/report/html.h"
+#include "quipu/nn/train/chart.h"
+#include "page.h"
+
+namespace quipu::bench {
+namespace {
+
+using nn::detail::Chart;
+using nn::detail::ChartSeries;
+using quipu::detail::html_escape;
+
+/// The rows of one operator and dtype.
+using Curve = std::vector<const Row*>;
+
+const char* limit_of(const Row& row) {
+  return row.ours.of_copy >= row.ours.of_peak ? "copies" : "multiply-adds";
+}
+
+std::string chart_of(const std::string& op, const std::string& dtype, const Curve& rows) {
+  Chart chart{.width = 330,
+              .height = 210,
+              .logarithmic = true,
+              .label = html_escape(op + " " + dtype + ": milliseconds over n")};
+  std::string limits;
+  for (const std::string pass : {"fwd", "bwd"}) {
+    ChartSeries ours{.style = pass, .dots = true}, peer{.style = pass + " peer", .dots = true},
+        limit{.style = pass + " limit"};
+    const Row* largest = nullptr;
+    for (const Row* row : rows) {
+      if (row->c.pass != pass) continue;
+      const auto n = static_cast<double>(row->c.n);
+      ours.points.emplace_back(n, row->ours.ms);
+      peer.points.emplace_back(n, row->peer_ms);
+      limit.points.emplace_back(n, row->ours.ms * row->ours.of_limit());
+      chart.x_ticks.push_back(n);
+      largest = row;
+    }
+    if (largest == nullptr) continue;
+    for (ChartSeries* series : {&limit, &peer, &ours}) chart.series.push_back(std::move(*series));
+    if (std::isnan(largest->ours.of_limit())) continue;
+    limits += fmt::format("{}{} {}", limits.empty() ? "limit: " : ", ", limit_of(*largest),
+                          pass == "fwd" ? "forward" : "backward");
+  }
+  if (limits == "limit: copies forward, copies backward") limits = "limit: copies";
+  if (limits == "limit: multiply-adds forward, multiply-adds backward") {
+    limits = "limit: multiply-adds";
+  }
+  std::vector<double>& ticks = chart.x_ticks;
+  std::sort(ticks.begin(), ticks.end());
+  ticks.erase(std::unique(ticks.begin(), ticks.end()), ticks.end());
+  while (ticks.size() > 5) {  // there is no room for more: every other one
+    for (std::size_t i = ticks.size() % 2; i < ticks.size(); ++i) {
+      ticks.erase(ticks.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  return "<figure><figcaption><b>" + html_escape(op) + "</b> " + limits + "</figcaption>\n" +
+         chart_svg(chart) + "</figure>\n";
+}
+
+bool has_two_sizes(const Curve& rows) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [&](const Row* row) { return row->c.n != rows.front()->c.n; });
+}
+
+constexpr const char* legend = R"html(<p class="legend">
+<span><svg viewBox="0 0 28 10"><path class="fwd" d="M0 5 L28 5"/></svg>forward</span>
+<span><svg viewBox="0 0 28 10"><path class="bwd" d="M0 5 L28 5"/></svg>backward</span>
+<span><svg viewBox="0 0 28 10"><path class="fwd peer" d="M0 5 L28 5"/></svg>the fastest peer</span>
+<span><svg viewBox="0 0 28 10"><path class="fwd limit" d="M0 5 L28 5"/></svg>what copies and
+multiply-adds of this machine allow at best</span></p>
+)html";
+
+}  // namespace
+
+std::string curves(const Comparison& comparison) {
+  std::map<std::string, std::map<std::string, Curve>> by_dtype;
+  for (const Row& row : comparison.rows) by_dtype[row.c.dtype][row.c.op].push_back(&row);
+  std::string html;
+  for (const char* dtype : {"f64", "f32", "bf16", "f16"}) {
+    std::string charts;
+    for (const auto& [op, rows] : by_dtype[dtype]) {
+      if (has_two_sizes(rows)) charts += chart_of(op, dtype, rows);
+    }
+    if (charts.empty()) continue;
+    // The first type is open: the others look much the same.
+    html += fmt::format("<details{}><summary>{}</summary><div class=\"charts\">\n{}</div></details>\n",
+                        html.empty() ? " open" : "", dtype, charts);
+  }
+  if (html.empty()) return "";
+  return std::string("<section><h2>Milliseconds over n</h2>\n") + legend + html + "</section>\n";
+}
+
+}  // namespace quipu::bench
