@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 namespace quipu::bench {
@@ -31,17 +32,6 @@ Tally tally(const std::vector<Row>& rows, double (Row::*ratio_of)() const, doubl
   return found;
 }
 
-std::string names_of_peers(const Comparison& comparison) {
-  std::map<std::string, int> names;
-  for (const Row& row : comparison.rows) {
-    if (row.peer.empty()) continue;
-    for (const auto& [peer, ms] : comparison.peers->ms.at(row.c)) ++names[peer];
-  }
-  std::string text;
-  for (const auto& [peer, count] : names) text += (text.empty() ? "" : ", ") + peer;
-  return text;
-}
-
 std::string beside_peers(const Comparison& comparison) {
   const Tally t = tally_peers(comparison);
   if (t.rows == 0) return "No row has a peer.";
@@ -49,10 +39,8 @@ std::string beside_peers(const Comparison& comparison) {
       t.slower == 0 ? fmt::format("All {} rows", t.rows)
                     : fmt::format("{} of {} rows", t.rows - t.slower, t.rows);
   return fmt::format(
-      "{} are faster than the fastest peer ({}), by {:.2f} × in the geometric mean; {}: {}, "
-      "{:.2f} ×.",
-      faster, names_of_peers(comparison), t.mean, t.slower == 0 ? "least" : "slowest", t.slowest,
-      t.least);
+      "{} are faster than the fastest peer, geometric mean {:.2f} ×; slowest: {}, {:.2f} ×.",
+      faster, t.mean, t.slowest, t.least);
 }
 
 std::string beside_earlier(const Comparison& comparison) {
@@ -112,6 +100,20 @@ Tally tally_peers(const Comparison& comparison) {
 
 Tally tally_earlier(const Comparison& comparison) {
   return tally(comparison.rows, &Row::to_earlier, 1 - slack);
+}
+
+std::string names_of_peers(const Comparison& comparison) {
+  std::set<std::string> names;
+  for (const Row& row : comparison.rows) {
+    if (row.peer.empty()) continue;
+    for (const auto& [peer, ms] : comparison.peers->ms.at(row.c)) names.insert(peer);
+  }
+  std::vector<std::string> versions;
+  for (const auto& [peer, version] : comparison.peers->versions) {
+    versions.push_back(peer + " " + version);
+  }
+  return fmt::format("{}{}{}{}", fmt::join(names, ", "), versions.empty() ? "" : " (",
+                     fmt::join(versions, ", "), versions.empty() ? "" : ")");
 }
 
 std::optional<Flatness> flatness_of(const Comparison& comparison) {

@@ -48,6 +48,9 @@ struct Flatness {
 };
 std::optional<Flatness> flatness_of(const Comparison& comparison);
 
+/// "jax_jit, torch (jax 0.10.2, torch 2.15.0)": the peers that a row is compared with.
+std::string names_of_peers(const Comparison& comparison);
+
 /// How it stands, in one sentence for each thing that is compared with; with the limits of the
 /// machine where that is nothing.
 std::string how_it_stands(const Comparison& comparison);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "quipu/core/report/html.h"
 #include "quipu/nn/train/chart.h"
@@ -22,12 +23,24 @@ const char* limit_of(const Row& row) {
   return row.ours.of_copy >= row.ours.of_peak ? "copies" : "multiply-adds";
 }
 
+/// The sizes once each; every other one where there is no room for all, with the largest.
+std::vector<double> few_ticks(std::vector<double> sizes) {
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  while (sizes.size() > 5) {
+    std::vector<double> kept;
+    for (std::size_t i = (sizes.size() - 1) % 2; i < sizes.size(); i += 2) kept.push_back(sizes[i]);
+    sizes = kept;
+  }
+  return sizes;
+}
+
 std::string chart_of(const std::string& op, const std::string& dtype, const Curve& rows) {
   Chart chart{.width = 330,
               .height = 210,
               .logarithmic = true,
               .label = html_escape(op + " " + dtype + ": milliseconds over n")};
-  std::string limits;
+  std::set<std::string> limits;  // of forward and backward
   for (const std::string pass : {"fwd", "bwd"}) {
     ChartSeries ours{.style = pass, .dots = true}, peer{.style = pass + " peer", .dots = true},
         limit{.style = pass + " limit"};
@@ -44,23 +57,11 @@ std::string chart_of(const std::string& op, const std::string& dtype, const Curv
     if (largest == nullptr) continue;
     for (ChartSeries* series : {&limit, &peer, &ours}) chart.series.push_back(std::move(*series));
     if (std::isnan(largest->ours.of_limit())) continue;
-    limits += fmt::format("{}{} {}", limits.empty() ? "limit: " : ", ", limit_of(*largest),
-                          pass == "fwd" ? "forward" : "backward");
+    limits.insert(limit_of(*largest));
   }
-  if (limits == "limit: copies forward, copies backward") limits = "limit: copies";
-  if (limits == "limit: multiply-adds forward, multiply-adds backward") {
-    limits = "limit: multiply-adds";
-  }
-  std::vector<double>& ticks = chart.x_ticks;
-  std::sort(ticks.begin(), ticks.end());
-  ticks.erase(std::unique(ticks.begin(), ticks.end()), ticks.end());
-  while (ticks.size() > 5) {  // there is no room for more: every other one
-    for (std::size_t i = ticks.size() % 2; i < ticks.size(); ++i) {
-      ticks.erase(ticks.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-  return "<figure><figcaption><b>" + html_escape(op) + "</b> " + limits + "</figcaption>\n" +
-         chart_svg(chart) + "</figure>\n";
+  chart.x_ticks = few_ticks(std::move(chart.x_ticks));
+  return "<figure><figcaption><b>" + html_escape(op) + "</b> " +
+         fmt::format("{}", fmt::join(limits, ", ")) + "</figcaption>\n" + chart_svg(chart) + "</figure>\n";
 }
 
 bool has_two_sizes(const Curve& rows) {
@@ -72,8 +73,8 @@ constexpr const char* legend = R"html(<p class="legend">
 <span><svg viewBox="0 0 28 10"><path class="fwd" d="M0 5 L28 5"/></svg>forward</span>
 <span><svg viewBox="0 0 28 10"><path class="bwd" d="M0 5 L28 5"/></svg>backward</span>
 <span><svg viewBox="0 0 28 10"><path class="fwd peer" d="M0 5 L28 5"/></svg>the fastest peer</span>
-<span><svg viewBox="0 0 28 10"><path class="fwd limit" d="M0 5 L28 5"/></svg>what copies and
-multiply-adds of this machine allow at best</span></p>
+<span><svg viewBox="0 0 28 10"><path class="fwd limit" d="M0 5 L28 5"/></svg>what this
+machine allows at best, by copies or by multiply-adds, as it says beside the name</span></p>
 )html";
 
 }  // namespace

@@ -21,9 +21,11 @@ struct Shade {
 };
 using Shader = std::function<Shade(const Row&)>;
 
-/// Full colour at a fourth and four times; blue and orange differ for every eye.
+/// Full colour at a fourth and four times; blue and orange differ for every eye. What is slower
+/// does not read 1.00.
 Shade ratio_shade(double ratio) {
-  return {fmt::format("{:.{}f}", ratio, ratio < 9.995 ? 2 : 1),
+  const int digits = ratio >= 0.995 && ratio < 1 ? 4 : ratio < 9.995 ? 2 : ratio < 99.95 ? 1 : 0;
+  return {fmt::format("{:.{}f}", ratio, digits),
           std::clamp(std::log2(ratio) / 2, -1.0, 1.0)};
 }
 
@@ -68,16 +70,15 @@ std::string section(const std::string& title, const std::string& legend,
                     double (*figure)(const Row&)) {
   std::map<std::pair<std::string, std::string>, std::vector<const Row*>> maps;
   for (const Row& row : comparison.rows) {
-    // Types with the fewest bytes last, forward before backward.
-    if (!std::isnan(figure(row))) maps[{row.c.dtype, row.c.pass == "fwd" ? "0" : "1"}].push_back(&row);
+    if (!std::isnan(figure(row))) maps[{row.c.dtype, row.c.pass}].push_back(&row);
   }
   if (maps.empty()) return "";
   std::string html = "<section><h2>" + title + "</h2>\n<p>" + legend + "</p>\n<div class=\"maps\">\n";
   for (const char* dtype : {"f64", "f32", "bf16", "f16"}) {
-    for (const char* pass : {"0", "1"}) {
+    for (const std::string pass : {"fwd", "bwd"}) {
       const auto found = maps.find({dtype, pass});
       if (found == maps.end()) continue;
-      const std::string name = std::string(dtype) + (*pass == '0' ? " forward" : " backward");
+      const std::string name = std::string(dtype) + (pass == "fwd" ? " forward" : " backward");
       html += map_of(found->second, name, shader, marks_slower);
     }
   }

@@ -19,19 +19,19 @@ body { max-width: 1280px; }
 .machine { color: var(--soft); margin: 0 0 18px; }
 section p { margin: 0 0 10px; color: var(--soft); }
 h3 { font-size: 14px; margin: 0 0 4px; }
-.maps { display: flex; flex-wrap: wrap; gap: 20px 28px; }
+.maps { display: flex; flex-wrap: wrap; gap: 20px; }
 .map { overflow-x: auto; max-width: 100%; }
-.map table { font-size: 13px; line-height: 1.25; }
+.map table { font-size: 12.5px; line-height: 1.25; }
 .map th { font-weight: normal; color: var(--soft); text-align: right; padding: 1px 6px; }
 .map th:first-child { text-align: left; padding-left: 0; white-space: nowrap; position: sticky;
   left: 0; background: var(--card); }
-.map td { text-align: right; padding: 2px 7px; min-width: 46px; border: 1px solid var(--card);
+.map td { text-align: right; padding: 2px 6px; min-width: 44px; border: 1px solid var(--card);
   white-space: nowrap; }
 .more { background: rgb(var(--fast) / var(--a)); }
 .less { background: rgb(var(--slow) / var(--a)); }
 td.slower { font-weight: 700; }
 td.slower::before { content: "▾ "; }
-.key { padding: 0 6px; border-radius: 4px; color: var(--text); }
+.key { white-space: nowrap; padding: 0 6px; border-radius: 4px; color: var(--text); }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; }
 .legend svg { width: 28px; height: 10px; margin-right: 6px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(270px, 1fr)); gap: 14px; }
@@ -151,11 +151,7 @@ std::string machine_line(const Comparison& comparison) {
   if (m.copy > 0) parts.push_back(fmt::format("copies {:.1f} GB/s", m.copy * 1e-9));
   if (m.peak > 0) parts.push_back(fmt::format("multiply-adds {:.0f} GFLOP/s", m.peak * 1e-9));
   if (!m.quipu.empty()) parts.push_back("quipu " + m.quipu);
-  if (comparison.peers) {
-    for (const auto& [peer, version] : comparison.peers->versions) {
-      parts.push_back(peer + " " + version);
-    }
-  }
+  if (comparison.peers) parts.push_back("peers " + names_of_peers(comparison));
   if (!m.date.empty()) parts.push_back(m.date);
   return fmt::format("{}", fmt::join(parts, " · "));
 }

@@ -13,7 +13,7 @@ namespace {
 
 using quipu::detail::html_escape;
 
-constexpr int width = 860, left = 190, right = 60, top = 92, row_height = 26, bar = 9;
+constexpr int width = 860, left = 190, right = 64, top = 92, row_height = 29, bar = 10;
 
 struct Bar {
   double logarithms = 0, least = INFINITY, most = 0;
@@ -51,6 +51,10 @@ std::string text_at(double x, double y, const std::string& text, const std::stri
                      html_escape(text));
 }
 
+int digits(double ratio) {
+  return ratio < 9.95 ? 2 : 1;
+}
+
 std::string bar_svg(const Axis& axis, const Bar& bar_of, const std::string& pass, double y) {
   const double one = axis.x_of(1), end = axis.x_of(bar_of.mean());
   return fmt::format(
@@ -58,14 +62,17 @@ std::string bar_svg(const Axis& axis, const Bar& bar_of, const std::string& pass
              "<line class=\"range\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
              pass, std::min(one, end), y, std::abs(end - one), bar, axis.x_of(bar_of.least),
              axis.x_of(bar_of.most), y + bar / 2.0, y + bar / 2.0) +
-         text_at(axis.x_of(bar_of.most) + 6, y + bar, fmt::format("{:.1f}", bar_of.mean()),
-                 " style=\"font-size:11px\"");
+         text_at(width - 14, y + bar, fmt::format("{:.{}f}", bar_of.mean(), digits(bar_of.mean())),
+                 " text-anchor=\"end\" style=\"font-size:11px\"");
 }
 
 std::string axis_svg(const Axis& axis, int height) {
   std::string svg;
-  for (const double tick : {0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0}) {
-    if (tick < axis.low || tick > axis.high) continue;
+  const bool few = axis.high / axis.low > 100;  // no room for more
+  for (const double tick :
+       {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0}) {
+    const bool is_power = std::abs(std::remainder(std::log10(tick), 1)) < 1e-9;
+    if (tick < axis.low || tick > axis.high || (few && !is_power)) continue;
     svg += fmt::format(
         "<line class=\"{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{}\" y2=\"{}\"/>\n",
         tick == 1 ? "one" : "grid", axis.x_of(tick), axis.x_of(tick), top - 4, height - 12);
@@ -78,19 +85,18 @@ std::string axis_svg(const Axis& axis, int height) {
 /// What the bars are means over, and where they are from.
 std::string heading(const Comparison& comparison) {
   std::set<std::int64_t> sizes;
-  std::set<std::string> dtypes, peers;
+  std::set<std::string> dtypes;
   for (const Row& row : comparison.rows) {
     if (row.peer.empty()) continue;
     sizes.insert(row.c.n);
     dtypes.insert(row.c.dtype);
-    for (const auto& [peer, ms] : comparison.peers->ms.at(row.c)) peers.insert(peer);
   }
   const Machine& m = comparison.now.machine;
   const std::string where =
-      fmt::format("{}, {}, {} threads, {}; means and ranges over n {} and {}", m.processor, m.level,
+      fmt::format("{}, {}, {} threads, {}; mean and range over n {} and {}", m.processor, m.level,
                   m.threads, m.date, fmt::join(sizes, ", "), fmt::join(dtypes, ", "));
   return text_at(14, 26, "Times faster than the fastest peer", " class=\"title\"") +
-         text_at(14, 46, fmt::format("of {}", fmt::join(peers, ", ")), " class=\"soft\"") +
+         text_at(14, 46, "of " + names_of_peers(comparison), " class=\"soft\"") +
          text_at(14, 64, where, " class=\"soft\"") +
          fmt::format("<rect class=\"fwd\" x=\"{}\" y=\"17\" width=\"12\" height=\"9\"/>", 640) +
          text_at(657, 26, "forward") +
@@ -119,9 +125,9 @@ std::string speed_svg(const Comparison& comparison) {
   svg += heading(comparison) + axis_svg(axis, height);
   double y = top;
   for (const auto& [op, by_pass] : bars) {
-    svg += text_at(14, y + 15, op);
+    svg += text_at(14, y + 17, op);
     for (const auto& [pass, bar_of] : by_pass) {
-      const double middle = by_pass.size() == 1 ? 5 : pass == "fwd" ? 1 : 11;
+      const double middle = by_pass.size() == 1 ? 7 : pass == "fwd" ? 1 : 13;
       svg += bar_svg(axis, bar_of, pass, y + middle);
     }
     y += row_height;
