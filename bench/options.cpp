@@ -10,7 +10,7 @@
 namespace quipu::bench {
 namespace {
 
-constexpr std::int64_t largest_n = 1 << 20;
+constexpr std::int64_t largest_n = 1 << 30;  // larger than any memory
 
 constexpr const char* examples = R"(
 Examples:
@@ -35,7 +35,7 @@ std::vector<std::string> split(const std::string& list) {
 std::vector<std::int64_t> read_sizes(const std::string& list) {
   std::vector<std::int64_t> sizes;
   for (const std::string& word : split(list)) {
-    const bool is_number = !word.empty() && word.size() < 9 &&
+    const bool is_number = !word.empty() && word.size() < 11 &&
                            word.find_first_not_of("0123456789") == std::string::npos;
     const std::int64_t n = is_number ? std::stoll(word) : 0;
     if (n < 1 || n > largest_n) {
