@@ -37,11 +37,11 @@ void add_operator(const std::string& op, const std::string& variant,
 
 /// Which cases there are; an empty list takes all.
 struct CaseChoice {
-  std::vector<std::string> ops;            // "act", without variants
-  std::vector<std::string> passes;         // fwd, bwd
-  std::vector<std::string> dtypes;         // f32, bf16, f16
-  std::vector<std::int64_t> sizes{256};    // n
-  bool references = true;                  // rows .../reference
+  std::vector<std::string> ops;          // "act", without variants
+  std::vector<std::string> passes;       // fwd, bwd
+  std::vector<std::string> dtypes;       // f32, bf16, f16
+  std::vector<std::int64_t> sizes{256};  // n
+  bool references = true;                // rows .../reference
   Device device;
 };
 

@@ -35,9 +35,9 @@ Tally tally(const std::vector<Row>& rows, double (Row::*ratio_of)() const, doubl
 std::string beside_peers(const Comparison& comparison) {
   const Tally t = tally_peers(comparison);
   if (t.rows == 0) return "No row has a peer.";
-  const std::string faster =
-      t.slower == 0 ? fmt::format("All {} rows", t.rows)
-                    : fmt::format("{} of {} rows", t.rows - t.slower, t.rows);
+  const std::string faster = t.slower == 0
+                                 ? fmt::format("All {} rows", t.rows)
+                                 : fmt::format("{} of {} rows", t.rows - t.slower, t.rows);
   return fmt::format(
       "{} are faster than the fastest peer, geometric mean {:.2f} ×; slowest: {}, {:.2f} ×.",
       faster, t.mean, t.slowest, t.least);
@@ -46,7 +46,7 @@ std::string beside_peers(const Comparison& comparison) {
 std::string beside_earlier(const Comparison& comparison) {
   const Tally t = tally_earlier(comparison);
   if (t.rows == 0) return "No row is in the baseline.";
-  const std::string slower = t.slower == 0 ? fmt::format("None of {} rows is", t.rows)
+  const std::string slower = t.slower == 0   ? fmt::format("None of {} rows is", t.rows)
                              : t.slower == 1 ? fmt::format("1 of {} rows is", t.rows)
                                              : fmt::format("{} of {} rows are", t.slower, t.rows);
   return fmt::format(
@@ -125,8 +125,8 @@ std::optional<Flatness> flatness_of(const Comparison& comparison) {
     return a.op == b.op && a.pass == b.pass && a.dtype == b.dtype;
   };
   for (auto first = rows.begin(); first != rows.end();) {
-    const auto end = std::find_if(
-        first, rows.end(), [&](const Row& row) { return !same_curve(row.c, first->c); });
+    const auto end = std::find_if(first, rows.end(),
+                                  [&](const Row& row) { return !same_curve(row.c, first->c); });
     const auto begin =
         std::find_if(first, end, [&](const Row& row) { return row.ours.bytes > beyond; });
     first = end;

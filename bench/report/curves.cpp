@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <set>
 
+#include "page.h"
 #include "quipu/core/report/html.h"
 #include "quipu/nn/train/chart.h"
-#include "page.h"
 
 namespace quipu::bench {
 namespace {
@@ -23,16 +25,16 @@ const char* limit_of(const Row& row) {
   return row.ours.of_copy >= row.ours.of_peak ? "copies" : "multiply-adds";
 }
 
-/// The sizes once each; every other one where there is no room for all, with the largest.
+/// From the largest size down, those that leave room for their text.
 std::vector<double> few_ticks(std::vector<double> sizes) {
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  while (sizes.size() > 5) {
-    std::vector<double> kept;
-    for (std::size_t i = (sizes.size() - 1) % 2; i < sizes.size(); i += 2) kept.push_back(sizes[i]);
-    sizes = kept;
+  std::sort(sizes.begin(), sizes.end(), std::greater<>());
+  const double apart = std::pow(sizes.front() / sizes.back(), 0.2);
+  std::vector<double> kept{sizes.front()};
+  for (const double n : sizes) {
+    if (n < kept.back() && n * apart <= kept.back()) kept.push_back(n);
   }
-  return sizes;
+  std::reverse(kept.begin(), kept.end());
+  return kept;
 }
 
 std::string chart_of(const std::string& op, const std::string& dtype, const Curve& rows) {
@@ -61,7 +63,8 @@ std::string chart_of(const std::string& op, const std::string& dtype, const Curv
   }
   chart.x_ticks = few_ticks(std::move(chart.x_ticks));
   return "<figure><figcaption><b>" + html_escape(op) + "</b> " +
-         fmt::format("{}", fmt::join(limits, ", ")) + "</figcaption>\n" + chart_svg(chart) + "</figure>\n";
+         fmt::format("{}", fmt::join(limits, ", ")) + "</figcaption>\n" + chart_svg(chart) +
+         "</figure>\n";
 }
 
 bool has_two_sizes(const Curve& rows) {
@@ -90,8 +93,9 @@ std::string curves(const Comparison& comparison) {
     }
     if (charts.empty()) continue;
     // The first type is open: the others look much the same.
-    html += fmt::format("<details{}><summary>{}</summary><div class=\"charts\">\n{}</div></details>\n",
-                        html.empty() ? " open" : "", dtype, charts);
+    html +=
+        fmt::format("<details{}><summary>{}</summary><div class=\"charts\">\n{}</div></details>\n",
+                    html.empty() ? " open" : "", dtype, charts);
   }
   if (html.empty()) return "";
   return std::string("<section><h2>Milliseconds over n</h2>\n") + legend + html + "</section>\n";

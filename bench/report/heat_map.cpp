@@ -6,8 +6,8 @@
 #include <functional>
 #include <set>
 
-#include "quipu/core/report/html.h"
 #include "page.h"
+#include "quipu/core/report/html.h"
 
 namespace quipu::bench {
 namespace {
@@ -25,8 +25,7 @@ using Shader = std::function<Shade(const Row&)>;
 /// does not read 1.00.
 Shade ratio_shade(double ratio) {
   const int digits = ratio >= 0.995 && ratio < 1 ? 4 : ratio < 9.995 ? 2 : ratio < 99.95 ? 1 : 0;
-  return {fmt::format("{:.{}f}", ratio, digits),
-          std::clamp(std::log2(ratio) / 2, -1.0, 1.0)};
+  return {fmt::format("{:.{}f}", ratio, digits), std::clamp(std::log2(ratio) / 2, -1.0, 1.0)};
 }
 
 Shade share_shade(double share) {
@@ -73,7 +72,8 @@ std::string section(const std::string& title, const std::string& legend,
     if (!std::isnan(figure(row))) maps[{row.c.dtype, row.c.pass}].push_back(&row);
   }
   if (maps.empty()) return "";
-  std::string html = "<section><h2>" + title + "</h2>\n<p>" + legend + "</p>\n<div class=\"maps\">\n";
+  std::string html =
+      "<section><h2>" + title + "</h2>\n<p>" + legend + "</p>\n<div class=\"maps\">\n";
   for (const char* dtype : {"f64", "f32", "bf16", "f16"}) {
     for (const std::string pass : {"fwd", "bwd"}) {
       const auto found = maps.find({dtype, pass});

@@ -25,7 +25,7 @@ h3 { font-size: 14px; margin: 0 0 4px; }
 .map th { font-weight: normal; color: var(--soft); text-align: right; padding: 1px 6px; }
 .map th:first-child { text-align: left; padding-left: 0; white-space: nowrap; position: sticky;
   left: 0; background: var(--card); }
-.map td { text-align: right; padding: 2px 6px; min-width: 44px; border: 1px solid var(--card);
+.map td { text-align: right; padding: 2px 6px; min-width: 50px; border: 1px solid var(--card);
   white-space: nowrap; }
 .more { background: rgb(var(--fast) / var(--a)); }
 .less { background: rgb(var(--slow) / var(--a)); }
@@ -104,7 +104,8 @@ std::string other_table(const Comparison& comparison) {
   const std::map<std::string, Timing>& all = comparison.now.timings;
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, t] : all) {
-    if (name.find("/fwd/") != std::string::npos || name.find("/bwd/") != std::string::npos) continue;
+    if (name.find("/fwd/") != std::string::npos || name.find("/bwd/") != std::string::npos)
+      continue;
     double earlier = unknown;
     if (comparison.earlier && comparison.earlier->timings.contains(name)) {
       earlier = comparison.earlier->timings.at(name).ms;
@@ -113,8 +114,9 @@ std::string other_table(const Comparison& comparison) {
                     figure(100 * t.of_peak, "{:.0f} %"), figure(earlier / t.ms, "{:.2f}")});
   }
   if (rows.empty()) return "";
-  return folded(fmt::format("{} other benchmarks", rows.size()),
-                table({"benchmark", "ms", "of copies", "of multiply-adds", "to the baseline"}, rows));
+  return folded(
+      fmt::format("{} other benchmarks", rows.size()),
+      table({"benchmark", "ms", "of copies", "of multiply-adds", "to the baseline"}, rows));
 }
 
 std::string missing_tables(const Comparison& comparison) {
@@ -147,7 +149,8 @@ std::string machine_line(const Comparison& comparison) {
   if (!m.device.empty() && m.device != "cpu") parts.push_back(m.device);
   if (!m.processor.empty()) parts.push_back(m.processor);
   if (!m.level.empty()) parts.push_back("instructions " + m.level);
-  if (m.threads > 0) parts.push_back(fmt::format("{} thread{}", m.threads, m.threads > 1 ? "s" : ""));
+  if (m.threads > 0)
+    parts.push_back(fmt::format("{} thread{}", m.threads, m.threads > 1 ? "s" : ""));
   if (m.copy > 0) parts.push_back(fmt::format("copies {:.1f} GB/s", m.copy * 1e-9));
   if (m.peak > 0) parts.push_back(fmt::format("multiply-adds {:.0f} GFLOP/s", m.peak * 1e-9));
   if (!m.quipu.empty()) parts.push_back("quipu " + m.quipu);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <set>
 
-#include "quipu/core/report/html.h"
 #include "page.h"
+#include "quipu/core/report/html.h"
 #include "results.h"
 
 namespace quipu::bench {
@@ -73,9 +73,9 @@ std::string axis_svg(const Axis& axis, int height) {
        {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0}) {
     const bool is_power = std::abs(std::remainder(std::log10(tick), 1)) < 1e-9;
     if (tick < axis.low || tick > axis.high || (few && !is_power)) continue;
-    svg += fmt::format(
-        "<line class=\"{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{}\" y2=\"{}\"/>\n",
-        tick == 1 ? "one" : "grid", axis.x_of(tick), axis.x_of(tick), top - 4, height - 12);
+    svg += fmt::format("<line class=\"{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{}\" y2=\"{}\"/>\n",
+                       tick == 1 ? "one" : "grid", axis.x_of(tick), axis.x_of(tick), top - 4,
+                       height - 12);
     svg += text_at(axis.x_of(tick), top - 10, fmt::format("{:g} ×", tick),
                    " text-anchor=\"middle\" class=\"soft\"");
   }

@@ -19,12 +19,9 @@ ordered_json rounded(double value) {
 }
 
 ordered_json row_json(const Row& row) {
-  ordered_json json{{"op", row.c.op},
-                    {"pass", row.c.pass},
-                    {"dtype", row.c.dtype},
-                    {"n", row.c.n},
-                    {"ms", rounded(row.ours.ms)},
-                    {"of_limit", rounded(row.ours.of_limit())}};
+  ordered_json json{
+      {"op", row.c.op}, {"pass", row.c.pass},         {"dtype", row.c.dtype},
+      {"n", row.c.n},   {"ms", rounded(row.ours.ms)}, {"of_limit", rounded(row.ours.of_limit())}};
   if (row.peer.empty()) return json;
   json["peer"] = row.peer;
   json["peer_ms"] = rounded(row.peer_ms);

@@ -37,8 +37,8 @@ struct Timing {
 struct Machine {
   std::string quipu, date, processor, level, device;
   int threads = 0;
-  std::int64_t cache = 0;           // bytes of the largest
-  double copy = 0, peak = 0;        // bytes/s, f32 flop/s
+  std::int64_t cache = 0;     // bytes of the largest
+  double copy = 0, peak = 0;  // bytes/s, f32 flop/s
 };
 
 struct Run {

@@ -40,10 +40,12 @@ std::string written(const TempDirectory& directory, const char* name, const std:
   return path;
 }
 
-const std::vector<std::string> ours{
-    benchmark("act/silu/fwd/f32/n:256/cpu", 2, 1e6), benchmark("act/silu/fwd/f32/n:512/cpu", 4, 2e6),
-    benchmark("act/silu/bwd/f32/n:256/cpu", 5, 4e6), benchmark("flao/fwd/bf16/n:256/cpu", 8, 1e6, 6e6),
-    benchmark("gelu/fwd/f16/n:256/cpu", 1, 1e5),     benchmark("add/f32/n:4096/cpu", 1, 1e5)};
+const std::vector<std::string> ours{benchmark("act/silu/fwd/f32/n:256/cpu", 2, 1e6),
+                                    benchmark("act/silu/fwd/f32/n:512/cpu", 4, 2e6),
+                                    benchmark("act/silu/bwd/f32/n:256/cpu", 5, 4e6),
+                                    benchmark("flao/fwd/bf16/n:256/cpu", 8, 1e6, 6e6),
+                                    benchmark("gelu/fwd/f16/n:256/cpu", 1, 1e5),
+                                    benchmark("add/f32/n:4096/cpu", 1, 1e5)};
 
 constexpr const char* peers = R"({"peer": "torch", "version": "2.15.0"}
 {"op": "act_silu", "n": 256, "dtype": "f32", "pass": "fwd", "peer": "torch", "ms": 6.5}
@@ -82,7 +84,8 @@ TEST_CASE("bench page: a sentence, a heat map of ratios, curves with limits, tab
   const std::string html = page_html(with_peers());
   check_page(html);
   for (const char* part :
-       {"2 of 3 rows are faster than the fastest peer, geometric mean 1.73 ×; slowest: act_silu bwd "
+       {"2 of 3 rows are faster than the fastest peer, geometric mean 1.73 ×; slowest: act_silu "
+        "bwd "
         "f32 n:256, 0.80 ×.",
         "Quick &lt;&amp; Sons&gt; · instructions v4 · 2 threads · copies 1.0 GB/s", "quipu 0.1.0",
         "peers jax_jit, torch (torch 2.15.0)", "2030-01-02", "<h3>f32 forward</h3>",
@@ -109,8 +112,9 @@ TEST_CASE("bench page: without peers it is about the limits of the machine") {
       compare(read_run(written(directory, "ours.json", run_text(ours))), {}, {});
   const std::string html = page_html(alone);
   check_page(html);
-  CHECK(contains(html, "The median of 5 rows reaches 50 % of what copies and multiply-adds allow at "
-                       "best; furthest from it: gelu fwd f16 n:256, 10 %."));
+  CHECK(contains(html,
+                 "The median of 5 rows reaches 50 % of what copies and multiply-adds allow at "
+                 "best; furthest from it: gelu fwd f16 n:256, 10 %."));
   CHECK(contains(html, "n:256: 8 ms\">75 %</td>"));
   CHECK(speed_svg(alone).empty());
 }
@@ -140,7 +144,8 @@ TEST_CASE("bench page: a time that is not there, and one that cannot be") {
   check_page(page_html(comparison));
   CHECK(contains(page_html(comparison), "needs 30 GiB of memory"));
   rows.back() = benchmark("act/relu/fwd/f32/n:512/cpu", 0, 1);
-  expect_error<std::runtime_error>([&] { with_peers(rows); }, "act/relu/fwd/f32/n:512/cpu: a time is not positive");
+  expect_error<std::runtime_error>([&] { with_peers(rows); },
+                                   "act/relu/fwd/f32/n:512/cpu: a time is not positive");
   rows.back() = R"({"name": "act/relu/fwd/f32/n:512/cpu", "error_occurred": true})";
   expect_error<std::runtime_error>([&] { with_peers(rows); }, "act/relu/fwd/f32/n:512/cpu failed");
 }
@@ -151,8 +156,8 @@ TEST_CASE("bench page: time per element beyond the cache") {
   for (const auto& [n, ms] : {std::pair{1, 9.0}, {4, 4.0}, {8, 8.0}, {16, 20.0}}) {
     rows.push_back(benchmark(fmt::format("act/silu/fwd/f32/n:{}/cpu", n), ms, n * 1e6));
     // Its multiply-adds grow as n²: nothing is said of it.
-    rows.push_back(benchmark(fmt::format("attention/full/fwd/f32/n:{}/cpu", n), ms * n, n * 1e6,
-                             1e6 * n * n));
+    rows.push_back(
+        benchmark(fmt::format("attention/full/fwd/f32/n:{}/cpu", n), ms * n, n * 1e6, 1e6 * n * n));
   }
   const auto flat = flatness_of(with_baseline(rows, rows));
   REQUIRE(flat);
