@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "quipu/core/error.h"
+
 namespace quipu::bench {
 namespace {
 
@@ -48,6 +50,15 @@ std::vector<std::int64_t> read_sizes(const std::string& list) {
   return sizes;
 }
 
+Device read_device(const std::string& name) {
+  try {
+    const Device device(name);
+    if (!device.is_meta()) return device;
+  } catch (const Error&) {  // it would name devices that cannot be timed, too
+  }
+  throw CLI::ValidationError("--device", "wanted cpu, cuda or cuda:N, got '" + name + "'");
+}
+
 /// A list with commas, every word of which is one of `known`.
 void add_list(CLI::App& app, const std::string& name, std::vector<std::string>& words,
               const std::string& meaning, const std::vector<std::string>& known) {
@@ -75,14 +86,7 @@ void add_case_options(CLI::App& app, Options& o) {
       "--no-reference", [&o] { o.cases.references = false; },
       "leave out the rows by plain formulas, which are slow where n is large");
   app.add_option_function<std::string>(
-         "--device",
-         [&o](const std::string& name) {
-           try {
-             o.cases.device = Device(name);
-           } catch (const std::exception& error) {
-             throw CLI::ValidationError("--device", error.what());
-           }
-         },
+         "--device", [&o](const std::string& name) { o.cases.device = read_device(name); },
          "where operators that have n run: cpu or cuda (default: cpu)")
       ->type_name("NAME");
 }

@@ -50,9 +50,9 @@ std::string beside_earlier(const Comparison& comparison) {
                              : t.slower == 1 ? fmt::format("1 of {} rows is", t.rows)
                                              : fmt::format("{} of {} rows are", t.slower, t.rows);
   return fmt::format(
-      "{} slower than the baseline by more than {:.0f} %; speed is {:.2f} times that of the "
-      "baseline in the geometric mean, at worst {:.2f} times: {}.",
-      slower, 100 * slack, t.mean, t.least, t.slowest);
+      "{} slower than the baseline by more than {:.0f} %, geometric mean {:.2f} ×; slowest: {}, "
+      "{:.2f} ×.",
+      slower, 100 * slack, t.mean, t.slowest, t.least);
 }
 
 std::string beside_limits(const Comparison& comparison) {
@@ -110,7 +110,7 @@ std::string names_of_peers(const Comparison& comparison) {
   }
   std::vector<std::string> versions;
   for (const auto& [peer, version] : comparison.peers->versions) {
-    versions.push_back(peer + " " + version);
+    versions.push_back(fmt::format("{} {}", peer, version));
   }
   return fmt::format("{}{}{}{}", fmt::join(names, ", "), versions.empty() ? "" : " (",
                      fmt::join(versions, ", "), versions.empty() ? "" : ")");
