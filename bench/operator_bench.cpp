@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <set>
 
 #include "limits.h"
@@ -128,19 +129,35 @@ std::string memory_missing(const Operator& op, DType dtype, std::int64_t n, Run 
          " are available";
 }
 
+/// The inputs of a case are kept for its next run: Google Benchmark calls a case several times, and
+/// to draw them takes longer than most cases.
+struct Prepared {
+  std::string name;
+  std::size_t held_before;
+  OperatorRun run;
+};
+std::optional<Prepared>& prepared() {
+  static std::optional<Prepared> last;
+  return last;
+}
+
 template <class Run>
 void register_case(const Operator& op, const std::string& pass, Run run, DType dtype,
                    std::int64_t n, bool references) {
   const std::string name =
       op.name() + "/" + pass + "/" + name_of(dtype) + "/n:" + std::to_string(n) + "/";
   const auto timed = [=](benchmark::State& state) {
-    if (const std::string missing = memory_missing(op, dtype, n, run); !missing.empty()) {
-      state.SkipWithError(missing.c_str());
-      return;
+    if (!prepared() || prepared()->name != name) {
+      prepared().reset();
+      if (const std::string missing = memory_missing(op, dtype, n, run); !missing.empty()) {
+        state.SkipWithError(missing.c_str());
+        return;
+      }
+      const std::size_t held_before = memory_stats(device()).current;
+      prepared() = Prepared{name, held_before, op.prepare(dtype, n)};
     }
-    const std::size_t held_before = memory_stats(device()).current;
-    run(op.prepare(dtype, n), [&](const Work& work, DType type, auto call) {
-      measure(state, work, type, held_before, call);
+    run(prepared()->run, [&](const Work& work, DType type, auto call) {
+      measure(state, work, type, prepared()->held_before, call);
     });
   };
   benchmark::RegisterBenchmark((name + name_of(device().kind())).c_str(), timed)
@@ -148,6 +165,7 @@ void register_case(const Operator& op, const std::string& pass, Run run, DType d
   // The plain formula of a composition is another one.
   if (!references || dtype != f32 || op.op.ends_with("_composed")) return;
   const auto timed_reference = [=](benchmark::State& state) {
+    prepared().reset();
     run(op.prepare(dtype, n),
         [&](const Work&, DType, auto call) { measure_reference(state, call); });
   };
