@@ -28,25 +28,15 @@ struct Work {
   DType dtype = f32;  // of the flops
 };
 
-double copy_limit() {
-  static const double bandwidth = bench::copy_bandwidth(tensor_bytes);
-  return bandwidth;
-}
-
-double peak_limit(DType dtype) {
-  static const double single = bench::multiply_add_peak(f32), twice = bench::multiply_add_peak(f64);
-  return dtype == f64 ? twice : single;
-}
-
 void set_counters(benchmark::State& state, const Work& work, double seconds) {
   const double calls = static_cast<double>(state.iterations()) / seconds;
   if (work.bytes > 0) {
     state.counters["bytes/s"] = work.bytes * calls;
-    state.counters["of_copy"] = work.bytes * calls / copy_limit();
+    state.counters["of_copy"] = work.bytes * calls / bench::copy_limit();
   }
   if (work.flops > 0) {
     state.counters["flop/s"] = work.flops * calls;
-    state.counters["of_peak"] = work.flops * calls / peak_limit(work.dtype);
+    state.counters["of_peak"] = work.flops * calls / bench::peak_limit(work.dtype);
   }
 }
 

@@ -121,4 +121,14 @@ double multiply_add_peak(DType dtype) {
   return dtype == f32 ? measure_peak_of_level<float>() : measure_peak_of_level<double>();
 }
 
+double copy_limit() {
+  static const double bandwidth = copy_bandwidth(16 << 20);
+  return bandwidth;
+}
+
+double peak_limit(DType dtype) {
+  static const double single = multiply_add_peak(f32), twice = multiply_add_peak(f64);
+  return dtype == f64 ? twice : single;
+}
+
 }  // namespace quipu::bench

@@ -18,4 +18,9 @@ double copy_bandwidth(std::size_t bytes);
 /// cpu_level() uses, working on registers alone, the best of several runs. f32 or f64.
 double multiply_add_peak(DType dtype);
 
+/// What the shares `of_copy` and `of_peak` are of: copy_bandwidth for 16 MiB, and the peak of the
+/// type that is computed in (f32 for all but f64). Measured at the first call.
+double copy_limit();
+double peak_limit(DType dtype);
+
 }  // namespace quipu::bench

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <sstream>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <set>
 
 #include "limits.h"
 #include "quipu/autograd/tape.h"
@@ -20,11 +22,25 @@ namespace {
 
 constexpr DType dtypes[] = {f32, bf16, f16};
 
-/// The least time that the machine could take, by the copies and multiply-adds that it can do.
-double least_seconds(const Work& work, DType dtype) {
-  static const double bandwidth = copy_bandwidth(16 << 20);
-  static const double peak_f32 = multiply_add_peak(f32), peak_f64 = multiply_add_peak(f64);
-  return std::max(work.bytes / bandwidth, work.flops / (dtype == f64 ? peak_f64 : peak_f32));
+using Prepare = std::function<OperatorRun(DType, std::int64_t)>;
+
+struct Operator {
+  std::string op, variant;
+  Prepare prepare;
+  Passes passes;
+
+  std::string name() const { return variant.empty() ? op : op + "/" + variant; }
+};
+
+/// Filled before main begins, by the files of the operators.
+std::vector<Operator>& operators() {
+  static std::vector<Operator> all;
+  return all;
+}
+
+Device& device() {
+  static Device chosen;
+  return chosen;
 }
 
 /// Times `call` and sets the counters. The peak counts what lives beyond `held_before`.
@@ -46,7 +62,10 @@ void measure(benchmark::State& state, const Work& work, DType dtype, std::size_t
   if (!device.is_cpu()) state.counters["device_us"] = 1e6 / calls;
   state.counters["bytes/s"] = work.bytes * calls;
   state.counters["flop/s"] = work.flops * calls;
-  if (device.is_cpu()) state.counters["of_limit"] = least_seconds(work, dtype) * calls;
+  if (device.is_cpu()) {
+    state.counters["of_copy"] = work.bytes * calls / copy_limit();
+    state.counters["of_peak"] = work.flops * calls / peak_limit(dtype);
+  }
   state.counters["peak_MiB"] = static_cast<double>(peak.bytes() - held_before) / (1 << 20);
 }
 
@@ -84,56 +103,117 @@ void run_backward(const OperatorRun& run, Measure measure_call) {
   measure_call(run.backward, o.dtype(), [&] { tape.backward(o, {d_o, true}); });
 }
 
-std::vector<std::int64_t> token_counts() {
-  const char* list = std::getenv("QUIPU_BENCH_N");
-  std::istringstream text(list ? list : "256");
-  std::vector<std::int64_t> counts;
-  for (std::string n; std::getline(text, n, ',');) counts.push_back(std::stoll(n));
-  return counts;
+/// The bytes that the kernel can give without swapping; no limit where it does not say.
+std::size_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  for (std::size_t kib = 0; file >> name >> kib; file.ignore(80, '\n')) {
+    if (name == "MemAvailable:") return kib << 10;
+  }
+  return SIZE_MAX;
+}
+
+/// What is missing for a case, or nothing: a dry run on `meta` tells what it would hold.
+template <class Run>
+std::string memory_missing(const Operator& op, DType dtype, std::int64_t n, Run run) {
+  if (!device().is_cpu()) return "";
+  release_cached();
+  const Device real = device(), meta(real.kind(), 0, true);
+  device() = meta;
+  const PeakMemory peak(meta);
+  run(op.prepare(dtype, n), [](const Work&, DType, auto call) { call(); });
+  device() = real;
+  const std::size_t available = available_memory() / 10 * 9;  // something for everything else
+  if (peak.bytes() < available) return "";
+  return "needs " + human_bytes(peak.bytes()) + " of memory, " + human_bytes(available) +
+         " are available";
+}
+
+/// The inputs of a case are kept for its next run: Google Benchmark calls a case several times, and
+/// to draw them takes longer than most cases.
+struct Prepared {
+  std::string name;
+  std::size_t held_before;
+  OperatorRun run;
+};
+std::optional<Prepared>& prepared() {
+  static std::optional<Prepared> last;
+  return last;
+}
+
+template <class Run>
+void register_case(const Operator& op, const std::string& pass, Run run, DType dtype,
+                   std::int64_t n, bool references) {
+  const std::string name =
+      op.name() + "/" + pass + "/" + name_of(dtype) + "/n:" + std::to_string(n) + "/";
+  const auto timed = [=](benchmark::State& state) {
+    if (!prepared() || prepared()->name != name) {
+      prepared().reset();
+      if (const std::string missing = memory_missing(op, dtype, n, run); !missing.empty()) {
+        state.SkipWithError(missing.c_str());
+        return;
+      }
+      const std::size_t held_before = memory_stats(device()).current;
+      prepared() = Prepared{name, held_before, op.prepare(dtype, n)};
+    }
+    run(prepared()->run, [&](const Work& work, DType type, auto call) {
+      measure(state, work, type, prepared()->held_before, call);
+    });
+  };
+  benchmark::RegisterBenchmark((name + name_of(device().kind())).c_str(), timed)
+      ->Unit(benchmark::kMillisecond);
+  // The plain formula of a composition is another one.
+  if (!references || dtype != f32 || op.op.ends_with("_composed")) return;
+  const auto timed_reference = [=](benchmark::State& state) {
+    prepared().reset();
+    run(op.prepare(dtype, n),
+        [&](const Work&, DType, auto call) { measure_reference(state, call); });
+  };
+  benchmark::RegisterBenchmark((name + "reference").c_str(), timed_reference)
+      ->Unit(benchmark::kMillisecond)
+      ->Iterations(1)
+      ->Repetitions(1);
+}
+
+bool chosen(const std::vector<std::string>& choice, const std::string& value) {
+  return choice.empty() || std::find(choice.begin(), choice.end(), value) != choice.end();
 }
 
 }  // namespace
 
-void add_operator(const std::string& op, const std::string& variant,
-                  const std::function<OperatorRun(DType, std::int64_t)>& prepare, Passes passes) {
-  const std::string full_name = variant.empty() ? op : op + "/" + variant;
-  const bool plain = !op.ends_with("_composed");  // the formula of a composition is another one
-  const auto add = [&](const std::string& pass, auto run, DType dtype, std::int64_t n) {
-    const std::string name =
-        full_name + "/" + pass + "/" + name_of(dtype) + "/n:" + std::to_string(n) + "/";
-    const auto timed = [=](benchmark::State& state) {
-      const std::size_t held_before = memory_stats(bench_device()).current;
-      run(prepare(dtype, n), [&](const Work& work, DType type, auto call) {
-        measure(state, work, type, held_before, call);
-      });
-    };
-    benchmark::RegisterBenchmark((name + name_of(bench_device().kind())).c_str(), timed)
-        ->Unit(benchmark::kMillisecond);
-    if (!plain || dtype != f32) return;
-    const auto timed_reference = [=](benchmark::State& state) {
-      run(prepare(dtype, n),
-          [&](const Work&, DType, auto call) { measure_reference(state, call); });
-    };
-    benchmark::RegisterBenchmark((name + "reference").c_str(), timed_reference)
-        ->Unit(benchmark::kMillisecond)
-        ->Iterations(1)
-        ->Repetitions(1);
-  };
-  for (const DType dtype : dtypes) {
-    for (const std::int64_t n : token_counts()) {
-      add(
-          "fwd", [](const auto&... a) { run_forward(a...); }, dtype, n);
-      if (passes == Passes::both) {
-        add(
-            "bwd", [](const auto&... a) { run_backward(a...); }, dtype, n);
+void add_operator(const std::string& op, const std::string& variant, const Prepare& prepare,
+                  Passes passes) {
+  operators().push_back({op, variant, prepare, passes});
+}
+
+void register_cases(const CaseChoice& choice) {
+  device() = choice.device;
+  const auto forward = [](const auto&... a) { run_forward(a...); };
+  const auto backward = [](const auto&... a) { run_backward(a...); };
+  for (const Operator& op : operators()) {
+    if (!chosen(choice.ops, op.op)) continue;
+    for (const DType dtype : dtypes) {
+      if (!chosen(choice.dtypes, name_of(dtype))) continue;
+      for (const std::int64_t n : choice.sizes) {
+        if (chosen(choice.passes, "fwd")) {
+          register_case(op, "fwd", forward, dtype, n, choice.references);
+        }
+        if (op.passes == Passes::both && chosen(choice.passes, "bwd")) {
+          register_case(op, "bwd", backward, dtype, n, choice.references);
+        }
       }
     }
   }
 }
 
+std::vector<std::string> operator_names() {
+  std::set<std::string> names;
+  for (const Operator& op : operators()) names.insert(op.op);
+  return {names.begin(), names.end()};
+}
+
 Device bench_device() {
-  const char* name = std::getenv("QUIPU_BENCH_DEVICE");
-  return name != nullptr && *name != '\0' ? Device(name) : cpu;
+  return device();
 }
 
 Tensor normal(const Shape& shape, DType dtype) {

@@ -81,13 +81,13 @@ class Drawing {
     for (const ChartSeries& s : chart.series) {
       for (const Point& p : s.points) {
         if (!drawable(p)) continue;
-        x_.include(p.first);
+        x_.include(scaled_x(p.first));
         y_.include(scaled(p.second));
       }
     }
     if (empty()) return;
     if (chart.from_zero) y_.include(0);
-    if (x_.low > 0 && x_.low < 0.02 * x_.high) x_.low = 0;
+    if (chart.x_ticks.empty() && x_.low > 0 && x_.low < 0.02 * x_.high) x_.low = 0;
     const double floor = y_.low;
     y_.widen(0.05);
     if (chart.from_zero && floor >= 0) y_.low = 0;
@@ -107,9 +107,7 @@ class Drawing {
           fmt::format("<text class=\"axis\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
                       left - 8, y + 4, tick_text(value));
     }
-    const int count = std::max(2, (chart_.width - left - right) / 110);
-    for (const double tick : linear_ticks(x_.low, x_.high, count)) {
-      if (tick != std::floor(tick)) continue;  // there are no halves of a step
+    for (const double tick : x_ticks()) {
       const double x = x_of(tick);
       const bool last = x > chart_.width - right - 24;
       svg +=
@@ -144,17 +142,36 @@ class Drawing {
       column.push_back(p);
     }
     flush();
-    return fmt::format("<path class=\"{}\" d=\"{}\"/>\n", series.style, path);
+    if (path.empty()) return "";
+    return fmt::format("<path class=\"{}\" d=\"{}\"/>\n", series.style, path) + dots(series);
   }
 
  private:
+  std::string dots(const ChartSeries& series) const {
+    if (!series.dots) return "";
+    std::string svg = fmt::format("<g class=\"{}\">", series.style);
+    for (const Point& p : series.points) {
+      if (!drawable(p)) continue;
+      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"/>", x_of(p.first),
+                         y_of(scaled(p.second)));
+    }
+    return svg + "</g>\n";
+  }
   bool drawable(const Point& p) const {
     return std::isfinite(p.first) && std::isfinite(p.second) &&
-           (!chart_.logarithmic || p.second > 0);
+           (!chart_.logarithmic || p.second > 0) && (chart_.x_ticks.empty() || p.first > 0);
   }
+  std::vector<double> x_ticks() const {
+    if (!chart_.x_ticks.empty()) return chart_.x_ticks;
+    std::vector<double> ticks =
+        linear_ticks(x_.low, x_.high, std::max(2, (chart_.width - left - right) / 110));
+    std::erase_if(ticks, [](double tick) { return tick != std::floor(tick); });  // no half steps
+    return ticks;
+  }
+  double scaled_x(double x) const { return chart_.x_ticks.empty() ? x : std::log10(x); }
   double scaled(double y) const { return chart_.logarithmic ? std::log10(y) : y; }
   double x_of(double x) const {
-    return left + (x - x_.low) / (x_.high - x_.low) * (chart_.width - left - right);
+    return left + (scaled_x(x) - x_.low) / (x_.high - x_.low) * (chart_.width - left - right);
   }
   double y_of(double y) const {
     return chart_.height - bottom -

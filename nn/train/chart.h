@@ -9,15 +9,17 @@ namespace quipu::nn::detail {
 
 struct ChartSeries {
   std::vector<std::pair<double, double>> points = {};  // x rises
-  std::string style = "line";
+  std::string style = "line";                          // classes
+  bool dots = false;  // at the points, in a group of the same classes
 };
 
 struct Chart {
   std::vector<ChartSeries> series = {};
   int width = 960, height = 320;
-  bool logarithmic = false;  // of y; all values must be positive then
-  bool from_zero = false;    // y begins at 0
-  std::string label = {};    // for readers who cannot see it
+  bool logarithmic = false;          // of y; all values must be positive then
+  bool from_zero = false;            // y begins at 0
+  std::vector<double> x_ticks = {};  // of a logarithmic x axis; without them it is linear
+  std::string label = {};            // for readers who cannot see it
 };
 
 /// Points that are not finite are left out. Without any point the chart says so.

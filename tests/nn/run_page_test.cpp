@@ -7,11 +7,13 @@
 #include <limits>
 #include <sstream>
 
+#include "support/pages.h"
 #include "support/support.h"
 
 using namespace quipu;
 using namespace quipu::nn;
 using namespace quipu::nn::detail;
+using namespace quipu::testing;
 
 namespace {
 
@@ -36,35 +38,6 @@ RunFigures run_of(std::int64_t steps) {
                            .seconds = static_cast<double>(i)});
   }
   return run;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::size_t count_of(const std::string& text, const std::string& part) {
-  std::size_t count = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
-
-/// Tags that are opened are closed, in order: enough to catch a page that is put together wrongly.
-bool tags_match(const std::string& html) {
-  std::vector<std::string> open;
-  for (std::size_t i = html.find('<'); i != std::string::npos; i = html.find('<', i + 1)) {
-    const std::size_t end = html.find('>', i);
-    if (end == std::string::npos) return false;
-    std::string tag = html.substr(i + 1, end - i - 1);
-    if (tag[0] == '!' || tag.back() == '/' || tag.starts_with("meta")) continue;
-    const std::string name = tag.substr(0, tag.find(' '));
-    if (name[0] != '/') {
-      open.push_back(name);
-    } else {
-      if (open.empty() || "/" + open.back() != name) return false;
-      open.pop_back();
-    }
-  }
-  return open.empty();
 }
 
 }  // namespace
@@ -179,6 +152,20 @@ TEST_CASE("chart: a logarithmic axis where values span much") {
   const std::string svg =
       chart_svg({.series = {{{{1, 100}, {2, 1}, {3, 0.01}}}}, .logarithmic = true});
   for (const char* tick : {">100<", ">1<", ">0.01<"}) CHECK(contains(svg, tick));
+}
+
+TEST_CASE("chart: a logarithmic x axis has the ticks that it is given, and dots") {
+  const Points points{{64, 1}, {256, 2}, {1024, std::nan("")}, {4096, 8}};
+  const std::string svg = chart_svg(
+      {.series = {{points, "ours", true}}, .logarithmic = true, .x_ticks = {64, 512, 4096}});
+  for (const char* tick : {">64<", ">512<", ">4096<"}) CHECK(contains(svg, tick));
+  CHECK(count_of(svg, "<circle") == 3);
+  // 512 is in the middle between 64 and 4096.
+  const auto x_of = [&](const std::string& tick) {
+    const std::size_t text = svg.rfind("<text", svg.find(tick));
+    return std::stod(svg.substr(svg.find("x=\"", text) + 3));
+  };
+  CHECK(std::abs(x_of(">512<") - (x_of(">64<") + x_of(">4096<")) / 2) <= 0.1);
 }
 
 TEST_CASE("chart: smoothing keeps straight lines and tames noise") {
