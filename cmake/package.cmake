@@ -31,11 +31,12 @@ set(CPACK_VERBATIM_VARIABLES ON)
 set(CPACK_PACKAGE_VENDOR "Quipu developers")
 set(CPACK_PACKAGE_CONTACT "Quipu developers" CACHE STRING "Who maintains the package, as Name <address>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "tensors and gradients in C++20, with an account of every byte")
-set(CPACK_PACKAGE_DESCRIPTION "Quipu is a library for people who write training loops in C++: tensors, a tape, layers, optimizers,
-data and checkpoints. Gradients can be checked numerically by one call, and a ledger knows who holds every byte. Kernels for
-several generations of x86-64 processors are in it, and a program takes the best that its processor has.
+set(CPACK_PACKAGE_DESCRIPTION "Quipu is a library for people who write training loops in C++: tensors, a
+tape, layers, optimizers, data and checkpoints. Gradients can be checked
+numerically by one call, and a ledger knows who holds every byte.
 .
-This package has the library, headers, files for CMake and pkg-config, benchmarks, examples and pages.")
+This package has the library, headers, files for CMake and pkg-config,
+benchmarks, examples and pages.")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE
