@@ -5,8 +5,8 @@
 #include <map>
 #include <sstream>
 
-#include "predict.h"
 #include "../../examples/shared_file.h"
+#include "predict.h"
 #include "quipu/core/error.h"
 
 namespace quipu::bench {

@@ -1,5 +1,5 @@
-// What crosses the boundary of a shared library both ways: exceptions by their types, an operator of
-// the program's own that the library's walk calls, its hook, and a tape that both see as one.
+// What crosses the boundary of a shared library both ways: exceptions by their types, an operator
+// of the program's own that the library's walk calls, its hook, and a tape that both see as one.
 #include <quipu/quipu.h>
 
 #include <cstdio>
@@ -80,6 +80,7 @@ bool exceptions() {
 
 int main() {
   const bool right = own_operator() & hook_and_tape() & exceptions();
-  std::printf("%s, kernels for %s, version %s\n", right ? "right" : "wrong", cpu_level(), version());
+  std::printf("%s, kernels for %s, version %s\n", right ? "right" : "wrong", cpu_level(),
+              version());
   return right ? 0 : 1;
 }
