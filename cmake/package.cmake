@@ -1,5 +1,5 @@
-# Programs and pages, which `cmake --install` copies from a build at top level, and the packages that `cpack` makes in a build
-# directory: a .deb for Debian, and the same as a plain archive. scripts/package builds both and tests the .deb.
+# Programs and pages, which `cmake --install` copies from a build at top level, and the packages that `cpack` makes in a
+# build directory: a .deb for Debian, and the same as a plain archive. scripts/package builds both and tests them.
 if(QUIPU_BENCH)
   install(TARGETS quipu-bench quipu-tables)
   install(DIRECTORY bench/published DESTINATION ${CMAKE_INSTALL_DATADIR}/quipu)

@@ -1,13 +1,13 @@
 # BUILD_SHARED_LIBS=ON: a shared library with a version, in which only what programs may use can be seen.
 #
-# Everything is compiled with hidden visibility, but for what public headers declare: build/shared/quipu has a header of the
-# same name for each of them, which includes it under default visibility and is found first. So no header carries a macro, and
-# one that becomes public is exported. Kernels, internal headers, Eigen, {fmt} and json are hidden then. What is left are
-# templates of the standard library, which asks for default visibility itself: the linker's version script keeps nothing
-# that is not in `quipu`.
+# Everything is compiled with hidden visibility, but for what public headers declare: shared/quipu in the build directory has
+# a header of the same name for each of them, which includes it under default visibility and is found first. So no header
+# carries a macro, and one that becomes public is exported. Kernels, internal headers, Eigen, {fmt} and json are hidden then.
+# What is left are templates of the standard library, which asks for default visibility itself: the linker's version script
+# keeps nothing that is not in `quipu`.
 #
-# Tests and benchmarks call functions that are hidden. They link quipu_internals: the same objects as a static library, and in
-# a static build the library itself. No program may link both, or it would have two ledgers and two tapes.
+# Tests and benchmarks call functions that are hidden. They link quipu_internals: the same objects as a static library, and
+# in a static build the library itself. No program may link both, or it would have two ledgers and two tapes.
 set(quipu_soversion ${PROJECT_VERSION_MAJOR})
 if(quipu_soversion EQUAL 0)  # then programs may have to be changed for a new second number
   string(APPEND quipu_soversion .${PROJECT_VERSION_MINOR})
