@@ -82,6 +82,7 @@ function(quipu_add_level target level)
   set_target_properties(${objects} PROPERTIES INTERPROCEDURAL_OPTIMIZATION OFF)
   if(BUILD_SHARED_LIBS)
     set_target_properties(${objects} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    quipu_hide(${objects})
   endif()
   set(joined ${folder}/cpu_${level}.o)
   add_custom_command(OUTPUT ${joined}

@@ -8,6 +8,8 @@
 #include <exception>
 #include <memory>
 
+#include "shared_file.h"
+
 inline const CLI::Range positive(1, 1'000'000'000, "positive");
 inline const CLI::Range not_negative(0, 1'000'000'000, "not negative");
 

@@ -60,7 +60,7 @@ Data read_digits(const std::string& path, const nn::Place& place) {
 }
 
 struct Options : CommonOptions {
-  std::string data = QUIPU_SOURCE_DIR "/examples/data/digits.csv.gz";
+  std::string data = shared_file("digits.csv.gz");
   std::int64_t epochs = 20, steps = 0, batch = 64;
   double lr = 3e-3;
 };

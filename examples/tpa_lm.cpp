@@ -61,9 +61,10 @@ struct Options : CommonOptions {
 std::vector<std::string> own_sources() {
   namespace fs = std::filesystem;
   std::vector<std::string> files;
+  const fs::path tree = shared_file("source");
+  if (!fs::is_directory(tree)) throw std::runtime_error("no sources are here: name text files");
   for (const char* folder : {"core", "autograd", "ops", "cpu", "nn", "docs", "examples", "tests"}) {
-    for (const auto& entry :
-         fs::recursive_directory_iterator(fs::path(QUIPU_SOURCE_DIR) / folder)) {
+    for (const auto& entry : fs::recursive_directory_iterator(tree / folder)) {
       const std::string kind = entry.path().extension();
       if (kind == ".h" || kind == ".cpp" || kind == ".md") files.push_back(entry.path());
     }

@@ -104,7 +104,7 @@ class MovingDigits : public nn::Dataset {
 };
 
 struct Options : CommonOptions {
-  std::string data = QUIPU_SOURCE_DIR "/examples/data/digits.csv.gz";
+  std::string data = shared_file("digits.csv.gz");
   std::int64_t steps = 800, batch = 32, judged = 1000;
   double lr = 3e-3;
 };

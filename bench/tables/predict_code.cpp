@@ -5,6 +5,7 @@
 #include <map>
 #include <sstream>
 
+#include "../../examples/shared_file.h"
 #include "predict.h"
 #include "quipu/core/error.h"
 
@@ -23,7 +24,8 @@ MachineCode::Part read_part(std::istream& line) {
 }
 
 std::map<Key, MachineCode> read_machine_code() {
-  std::ifstream file(QUIPU_MACHINE_CODE);
+  const std::string path = shared_file("machine_code.csv");
+  std::ifstream file(path);
   std::map<Key, MachineCode> codes;
   std::string line;
   std::getline(file, line);  // names of the columns
@@ -37,7 +39,7 @@ std::map<Key, MachineCode> read_machine_code() {
     for (MachineCode::Part& loop : code.loops) loop = read_part(text);
     std::string kernel;
     std::getline(text, kernel);
-    check(text && !kernel.empty(), QUIPU_MACHINE_CODE, ": cannot be read at '", line, "'");
+    check(text && !kernel.empty(), path, ": cannot be read at '", line, "'");
     codes.emplace(Key(sm, kernel), code);
   }
   return codes;

@@ -5,6 +5,7 @@
 #include <regex>
 #include <sstream>
 
+#include "../../examples/shared_file.h"
 #include "quipu/core/error.h"
 #include "tables.h"
 
@@ -66,7 +67,7 @@ double PublishedTable::best(std::size_t row) const {
 }
 
 std::string published_directory() {
-  return QUIPU_PUBLISHED_DIR;
+  return shared_file("published");
 }
 
 std::vector<PublishedTable> read_published(const std::string& directory) {

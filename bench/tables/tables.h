@@ -50,7 +50,7 @@ struct PublishedTable {
 
 /// All files in the folders of `directory`, sorted by name.
 std::vector<PublishedTable> read_published(const std::string& directory);
-/// Where they are in the tree.
+/// Where they are, in the tree and when installed.
 std::string published_directory();
 
 /// One way to call our operator, ready to run.
