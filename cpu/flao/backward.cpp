@@ -80,15 +80,15 @@ class Queries {
     for (std::int64_t first = 0; first < n; first += block) {
       const std::int64_t rows = std::min(block, n - first);
       const Matrix q = encode ? q_.rows.encoded(first, rows, q_tile) : Matrix();
-      if (multiply) scratch_.gemm.multiply(q, scratch_.computed(kv_, width, e), product, e, false);
+      if (multiply) scratch_.gemm.multiply(q, dense(kv_, width, e), product, e, false);
       for (std::int64_t i = 0; i < rows; ++i) {
         through_gate(stage, to_g, to_q || to_kv, first + i, product + i * e);
       }
-      const Matrix d_product = scratch_.computed(product, rows, e);
+      const Matrix d_product = dense(product, rows, e);
       if (to_kv) scratch_.gemm.multiply(q.transposed(), d_product, d_kv_, e, first > 0);
       if (to_q) {
-        q_.take_product(stage, scratch_, d_product, scratch_.computed(kv_, width, e).transposed(),
-                        first, q_tile);
+        q_.take_product(stage, scratch_, d_product, dense(kv_, width, e).transposed(), first,
+                        q_tile);
       }
     }
   }
@@ -133,7 +133,7 @@ void key_gradients(FlaoScratch<T>& scratch, Stage stage, const InputGradient<T>&
   const std::int64_t block = scratch.rows_at_once(m, k_width + v_width + out_width);
   T *const k_tile = scratch.tile(), *const v_tile = k_tile + block * k_width;
   T* const out = v_tile + block * v_width;
-  const Matrix d_product = scratch.computed(d_kv, width, e);
+  const Matrix d_product = dense(d_kv, width, e);
   for (std::int64_t first = 0; first < m; first += block) {
     const std::int64_t n = std::min(block, m - first);
     if (to_v) {
@@ -153,11 +153,10 @@ void backward_as(const View& d_o, const FlaoSaved& saved, const View& d_kv, cons
   const auto part = [&](const View& v, std::int64_t place) {
     return v.defined ? v.as<T>() + place * width * e : nullptr;
   };
-  const bool rounds = may_round(d_o.dtype, saved.sizes, transforms);
   const FlaoUnits units{d_o.size(0), d_o.size(1),
                         4 * saved.sizes.n * std::max<std::int64_t>(width, 1) * e};
   parallel_for(units.count(), units.grain(), [&](std::int64_t begin, std::int64_t end) {
-    FlaoScratch<T> scratch(rounds);
+    FlaoScratch<T> scratch;
     FlaoRows<T> q(scratch, saved.q, transforms.q, d), k(scratch, saved.k, transforms.k, d);
     FlaoRows<T> v(scratch, saved.v, transforms.v, e), g(scratch, saved.g, transforms.g, e);
     Queries<T> queries(scratch, d_o, saved.qkv, {q, grads.q}, {g, grads.g});

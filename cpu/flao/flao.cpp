@@ -33,8 +33,8 @@ class Queries {
       const std::int64_t end = first + rows;
       const auto after = end < n ? Next<T>{q_.ahead(end, block)} : next();
       scratch_.gemm.multiply(
-          q_.encoded(first, rows, scratch_.tile()), scratch_.computed(kv, q_.width(), e), product,
-          e, false, {g_.ahead(first, rows), place_of(b, h, first, rows), after[0], after[1]});
+          q_.encoded(first, rows, scratch_.tile()), dense(kv, q_.width(), e), product, e, false,
+          {g_.ahead(first, rows), place_of(b, h, first, rows), after[0], after[1]});
       for (std::int64_t i = 0; i < rows; ++i) finish(b, h, first + i, product + i * e);
     }
   }
@@ -80,9 +80,8 @@ void forward_as(const View& q, const View& k, const View& v, const View& g, cons
                 const FlaoSizes& s) {
   const std::int64_t d = s.d, e = s.e, size = s.width * e;
   const FlaoUnits units{q.size(0), q.size(1), (s.n + s.m) * size};
-  const bool rounds = may_round(q.dtype, s, transforms);
   parallel_for(units.count(), units.grain(), [&](std::int64_t begin, std::int64_t end) {
-    FlaoScratch<T> scratch(rounds);
+    FlaoScratch<T> scratch;
     FlaoRows<T> q_rows(scratch, q, transforms.q, d), k_rows(scratch, k, transforms.k, d);
     FlaoRows<T> v_rows(scratch, v, transforms.v, e), g_rows(scratch, g, transforms.g, e);
     Queries<T> queries(scratch, q_rows, g_rows, qkv, o);

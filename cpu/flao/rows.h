@@ -9,25 +9,17 @@
 
 namespace quipu::detail::on_cpu {
 
-/// Whether products may round kv, d_kv and the gradient of q kv to bf16, as PyTorch does, where
-/// they meet inputs of bf16: pairs take half the time. It adds half a unit in the last place of
-/// each term, as much as rounding the inputs did, which hardly shows in sums of many tokens. With
-/// few of them kv has a low rank, and whole rows of the result may cancel: those stay in f32, as
-/// does what was computed by an activation or an encoding.
-inline bool may_round(DType dtype, const FlaoSizes& s, const FlaoTransforms& transforms) {
-  constexpr std::int64_t few = 64;
-  const auto plain = [](const RowTransform& t) {
-    return t.kind == LrpeKind::none && t.act == Act::none;
-  };
-  return dtype == DType::bf16 && std::min(s.n, s.m) >= few && plain(transforms.q) &&
-         plain(transforms.k) && plain(transforms.v) && plain(transforms.g);
+/// What was computed on the way, (rows, columns).
+template <class T>
+Matrix dense(T* data, std::int64_t rows, std::int64_t columns) {
+  return {data, dtype_of<T>, rows, columns, columns, 1};
 }
 
 /// The scratch memory of a thread: 252 KiB, meant for the stack.
 template <class T>
 class FlaoScratch {
  public:
-  explicit FlaoScratch(bool rounds) : gemm(Gemm<T>::max_tile), rounds_(rounds) {}
+  FlaoScratch() : gemm(Gemm<T>::max_tile) {}
 
   /// A part of the tile that is in use as long as the scratch memory.
   T* take(std::int64_t n) {
@@ -44,11 +36,6 @@ class FlaoScratch {
     return std::max<std::int64_t>(even_part(rows, most), 1);
   }
 
-  /// What was computed on the way, (rows, columns) and dense; see may_round.
-  Matrix computed(T* data, std::int64_t rows, std::int64_t columns) const {
-    return {data, dtype_of<T>, rows, columns, columns, 1, rounds_};
-  }
-
   Gemm<T> gemm;
   // One row each.
   static constexpr std::int64_t longest = most_flao_features(dtype_of<T>);
@@ -57,7 +44,6 @@ class FlaoScratch {
 
  private:
   std::int64_t taken_ = 0;
-  bool rounds_;
 };
 
 /// Pieces of work: a batch entry and head each. Entries of a head follow each other, so that its
@@ -124,7 +110,7 @@ class FlaoRows {
       const T* y = activated(first + i, scratch_.spare);
       encoder_.encode(y, cos_, sin_, out);
     }
-    return scratch_.computed(tile, n, width());
+    return dense(tile, n, width());
   }
 
   /// Some rows of x from `first` on as they lie, to be asked for in advance.

@@ -3,12 +3,12 @@
 // cache) and `a` into blocks of a few dozen rows; the inner loop keeps a part of c of 6 rows by one
 // panel in registers and runs over k. Packing reads each operand as it lies, converts and
 // transposes it, so reduced types and transposed operands run at nearly the same speed. An element
-// of `a` is packed once for every 1 KiB of columns of c and one of `b` once for every call, which
-// costs a few per cent; what is packed next, what the caller reads next and the part of c that
-// comes next are asked for in advance, line by line between the steps of the inner loop (all at
-// once, most were forgotten: a tenth of flao's time). The rest is bound by the multiply-add units.
-// Where both operands are bf16, or may be rounded to it, and the machine multiplies pairs of them,
-// they are packed as pairs, which doubles the speed.
+// of `a` is packed once for every 1 KiB of columns of c, unless its rows can be read where they
+// lie, and one of `b` once for every call, which costs a few per cent; what is packed next, what
+// the caller reads next and the part of c that comes next are asked for in advance, line by line
+// between the steps of the inner loop (all at once, most were forgotten: a tenth of flao's time).
+// The rest is bound by the multiply-add units. Where both operands are bf16 and the machine
+// multiplies pairs of them, they are packed as pairs, which doubles the speed.
 #include "gemm.h"
 
 #include <algorithm>
@@ -29,7 +29,11 @@ class Requests {
   /// Adds up to n lines that follow each other; returns how many.
   std::int64_t add(const char* first, std::int64_t n) {
     const std::int64_t added = std::min(n, most_ - count_);
-    for (std::int64_t i = 0; i < added; ++i) lines_[count_ + i] = first + i * line_bytes;
+    for (std::int64_t i = 0; i < added;
+         i += batch) {  // whole vectors; what is too much is overwritten
+      for (std::int64_t j = 0; j < batch; ++j)
+        lines_[count_ + i + j] = first + (i + j) * line_bytes;
+    }
     count_ += added;
     return added;
   }
@@ -39,25 +43,26 @@ class Requests {
   }
 
  private:
-  static constexpr std::int64_t room = Gemm<float>::max_depth;
-  const char* lines_[room];
+  static constexpr std::int64_t room = Gemm<float>::max_depth, batch = 8;
+  const char* lines_[room + batch];
   std::int64_t most_, count_ = 0;
 };
 
-/// How `a` was packed: row i, position p is at i * row_stride + p * depth_stride.
-template <class T>
+/// Where `a` is: row i, position p at i * row_stride + p * depth_stride. It was packed by rows or
+/// by columns, or has dense rows of the right type and is read where it lies.
 struct ByRows {
-  static constexpr std::int64_t row_stride = Gemm<T>::a_stride, depth_stride = 1;
-  static constexpr std::int64_t b_stride(std::int64_t width) { return width; }
+  static constexpr std::int64_t depth_stride = 1;
+  static std::int64_t b_stride(std::int64_t width) { return width; }
   QUIPU_INLINE void at_step(std::int64_t step) const { requests->send(step); }
-  const Requests* requests;
+  std::int64_t row_stride;
+  const Requests* requests = nullptr;
 };
 template <class T>
 struct ByColumns {
   static constexpr std::int64_t row_stride = 1, depth_stride = Gemm<T>::a_rows;
-  static constexpr std::int64_t b_stride(std::int64_t width) { return width; }
+  static std::int64_t b_stride(std::int64_t width) { return width; }
   QUIPU_INLINE void at_step(std::int64_t step) const { requests->send(step); }
-  const Requests* requests;
+  const Requests* requests = nullptr;
 };
 
 /// Asks for a matrix that will be packed soon, in `steps` steps.
@@ -111,15 +116,15 @@ struct Packed {
 
 /// c (=|+=) a b for at most 6 rows and one panel, of which `columns` columns exist.
 template <class Slot, class Packing, class T>
-void multiply_panel(const Packed<T>& x, const Requests& requests, std::int64_t rows,
+void multiply_panel(const Packed<T>& x, const Packing& packing, std::int64_t rows,
                     std::int64_t columns, T* c, std::int64_t c_stride, bool add) {
   constexpr int lanes = Simd<T>::lanes;
   const std::int64_t vectors = (columns + lanes - 1) / lanes;
   const auto multiply = in_registers<T, Packing, Slot>(rows, vectors);
-  if (columns == vectors * lanes) return multiply({&requests}, x.depth, x.a, x.b, c, c_stride, add);
+  if (columns == vectors * lanes) return multiply(packing, x.depth, x.a, x.b, c, c_stride, add);
   // The last vector is wider than c: through a buffer.
   alignas(64) T whole[rows_at_once * panel_width<T>];
-  multiply({&requests}, x.depth, x.a, x.b, whole, panel_width<T>, false);
+  multiply(packing, x.depth, x.a, x.b, whole, panel_width<T>, false);
   for (std::int64_t i = 0; i < rows; ++i) {
     const T* from = whole + i * panel_width<T>;
     T* to = c + i * c_stride;
@@ -128,21 +133,21 @@ void multiply_panel(const Packed<T>& x, const Requests& requests, std::int64_t r
 }
 
 template <class Slot, class Packing, class T = typename Slot::Type>
-void multiply_packed(const Packed<T>& x, T* c, std::int64_t c_stride, bool add, Ahead next_a,
-                     Ahead& next_b, std::array<Ahead, 4>& next) {
+void multiply_packed(const Packed<T>& x, Packing packing, T* c, std::int64_t c_stride, bool add,
+                     Ahead next_a, Ahead& next_b, std::array<Ahead, 4>& next) {
   for (std::int64_t j = 0; j < x.columns; j += panel_width<T>) {
     const std::int64_t columns = std::min<std::int64_t>(panel_width<T>, x.columns - j);
     Packed<T> part = x;
     part.b = x.b + j * x.depth;
     for (std::int64_t i = 0; i < x.rows; i += rows_at_once) {
       const std::int64_t rows = std::min<std::int64_t>(rows_at_once, x.rows - i);
-      part.a = x.a + i * Packing::row_stride;
+      part.a = x.a + i * packing.row_stride;
       Requests requests(x.depth);
       next_a.step(requests);
       next_b.step(requests);
       for (Ahead& later : next) later.step(requests);
-      multiply_panel<Slot, Packing>(part, requests, rows, columns, c + i * c_stride + j, c_stride,
-                                    add);
+      packing.requests = &requests;
+      multiply_panel<Slot>(part, packing, rows, columns, c + i * c_stride + j, c_stride, add);
     }
   }
 }
@@ -218,8 +223,9 @@ void Gemm<T>::multiply_as(const Matrix& a, const Matrix& b, T* c, std::int64_t c
   const std::int64_t width = round_up(even_part(b.columns, max_columns), panel_width<T>);
   const std::int64_t depth =
       Slot::numbers * even_part(slots<Slot>(a.columns), std::min(max_depth, b_size_ / width));
-  const std::int64_t steps = Packed<T>{a_, b_, 0, 0, b.columns}.steps(a.rows) *
-                             ((a.columns - 1) / std::max<std::int64_t>(depth, 1) + 1);
+  const std::int64_t steps =
+      Packed<T>{a_, b_, 0, 0, b.columns}.steps(a.rows) *
+      std::max<std::int64_t>(1, a.columns / std::max<std::int64_t>(depth, 1));
   std::array<Ahead, 4> later{Ahead(next[0], steps), Ahead(next[1], steps), Ahead(next[2], steps),
                              Ahead(next[3], steps)};
   for (std::int64_t j = 0; j < b.columns; j += width) {
@@ -235,9 +241,18 @@ void Gemm<T>::multiply_as(const Matrix& a, const Matrix& b, T* c, std::int64_t c
         const Ahead next_a(
             last ? a.block(0, p + depth, a_rows, depth) : a.block(i + a_rows, p, a_rows, depth),
             packed.steps(a_block.rows));
-        const auto multiply_block = pack_a<Slot>(a_block) ? multiply_packed<Slot, ByRows<T>>
-                                                          : multiply_packed<Slot, ByColumns<T>>;
-        multiply_block(packed, c + i * c_stride + j, c_stride, add || p > 0, next_a, next_b, later);
+        const auto multiply_block = [&](auto packing) {
+          multiply_packed<Slot>(packed, packing, c + i * c_stride + j, c_stride, add || p > 0,
+                                next_a, next_b, later);
+        };
+        if (Slot::is_packed(a_block)) {
+          packed.a = static_cast<const T*>(a_block.data);
+          multiply_block(ByRows{a_block.row_stride});
+        } else if (pack_a<Slot>(a_block)) {
+          multiply_block(ByRows{a_stride});
+        } else {
+          multiply_block(ByColumns<T>{});
+        }
       }
     }
   }

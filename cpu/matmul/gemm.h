@@ -23,24 +23,15 @@ struct Matrix {
   DType dtype = DType::f32;
   std::int64_t rows = 0, columns = 0;
   std::int64_t row_stride = 0, column_stride = 0;
-  bool may_round = false;
 
-  Matrix transposed() const {
-    return {data, dtype, columns, rows, column_stride, row_stride, may_round};
-  }
-  /// The same, whose f32 numbers a product may round to bf16 where that makes it faster.
-  Matrix rounded_if(bool may) const {
-    Matrix m = *this;
-    m.may_round = may;
-    return m;
-  }
+  Matrix transposed() const { return {data, dtype, columns, rows, column_stride, row_stride}; }
   /// The part that begins at (row, column), cut off where the matrix ends.
   Matrix block(std::int64_t row, std::int64_t column, std::int64_t most_rows,
                std::int64_t most_columns) const {
     const std::int64_t some_rows = std::clamp<std::int64_t>(rows - row, 0, most_rows);
     const std::int64_t some_columns = std::clamp<std::int64_t>(columns - column, 0, most_columns);
     void* const first = some_rows > 0 && some_columns > 0 ? at(row, column) : data;
-    return {first, dtype, some_rows, some_columns, row_stride, column_stride, may_round};
+    return {first, dtype, some_rows, some_columns, row_stride, column_stride};
   }
   void* at(std::int64_t row, std::int64_t column) const {
     return static_cast<char*>(data) +

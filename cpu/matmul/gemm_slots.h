@@ -1,12 +1,10 @@
 #pragma once
 // What products are packed as. A slot of f32 holds one number, or two bf16 that follow each other
 // along the summed dimension: machines with such an instruction multiply and add both at once, with
-// f32 sums (subnormal numbers count as 0 there). f32 operands that may be rounded become pairs as
-// they are packed.
+// f32 sums (subnormal numbers count as 0 there).
 #include <bit>
 
 #include "gemm.h"
-#include "quipu/cpu/simd/bfloat16.h"
 #include "quipu/cpu/simd/convert.h"
 #include "quipu/cpu/simd/vector_math.h"
 #include "register_tiles.h"
@@ -22,6 +20,8 @@ struct Numbers : MultiplyAdd<T> {
   using Type = T;
   static constexpr std::int64_t numbers = 1;  // in a slot
 
+  /// Whether the rows of `a` are what packing would make of them.
+  static bool is_packed(const Matrix& a) { return a.dtype == dtype_of<T> && a.column_stride == 1; }
   /// Rows of numbers that are summed over, to lines `out_stride` apart.
   static void along(T* out, std::int64_t out_stride, const Matrix& rows) {
     load_lines(out, out_stride, rows.data, rows.dtype, rows.row_stride, rows.column_stride,
@@ -38,10 +38,9 @@ struct Bf16Pairs {
   using Type = float;
   static constexpr std::int64_t numbers = 2;
 
-  /// bf16, or f32 that may be rounded to it.
+  static bool is_packed(const Matrix&) { return false; }
   static bool fits(const Matrix& m) {
-    const bool right_type = m.dtype == DType::bf16 || (m.dtype == DType::f32 && m.may_round);
-    return right_type && (m.column_stride == 1 || m.row_stride == 1);
+    return m.dtype == DType::bf16 && (m.column_stride == 1 || m.row_stride == 1);
   }
   static void add_product(Simd<float>::Vector& sum, float factor, const Simd<float>::Vector& row) {
     sum = reinterpret_cast<Simd<float>::Vector>(_mm512_dpbf16_ps(
@@ -51,38 +50,24 @@ struct Bf16Pairs {
   static void along(float* out, std::int64_t out_stride, const Matrix& rows) {
     for (std::int64_t i = 0; i < rows.rows; ++i) {
       auto* line = reinterpret_cast<BFloat16*>(out + i * out_stride);
-      with_numbers(rows, [&](const auto* first) {
-        const auto* from = first + i * rows.row_stride;
-        QUIPU_VECTORIZE
-        for (std::int64_t j = 0; j < rows.columns; ++j) line[j] = rounded(from[j]);
-      });
+      const auto* from = static_cast<const BFloat16*>(rows.at(i, 0));
+      for (std::int64_t j = 0; j < rows.columns; ++j) line[j] = from[j];
       if (rows.columns % 2 != 0) line[rows.columns] = {};
     }
   }
   static void across(float* out, std::int64_t out_stride, const Matrix& rows) {
     for (std::int64_t i = 0; i < rows.rows; i += 2) {
       float* line = out + i / 2 * out_stride;
+      const auto* first = static_cast<const BFloat16*>(rows.at(i, 0));
       const bool alone = i + 1 == rows.rows;
+      const auto* second = alone ? first : static_cast<const BFloat16*>(rows.at(i + 1, 0));
       const std::uint32_t mask = alone ? 0 : 0xffff0000u;
-      with_numbers(rows, [&](const auto* first) {
-        const auto* low = first + i * rows.row_stride;
-        const auto* high = alone ? low : low + rows.row_stride;
-        QUIPU_VECTORIZE
-        for (std::int64_t j = 0; j < rows.columns; ++j) {
-          const std::uint32_t above = static_cast<std::uint32_t>(rounded(high[j]).bits) << 16;
-          line[j] = std::bit_cast<float>((above & mask) | rounded(low[j]).bits);
-        }
-      });
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < rows.columns; ++j) {
+        const std::uint32_t high = static_cast<std::uint32_t>(second[j].bits) << 16 & mask;
+        line[j] = std::bit_cast<float>(high | first[j].bits);
+      }
     }
-  }
-
- private:
-  static BFloat16 rounded(BFloat16 x) { return x; }
-  static BFloat16 rounded(float x) { return narrowed(x); }
-  template <class F>
-  static void with_numbers(const Matrix& m, F f) {
-    if (m.dtype == DType::f32) return f(static_cast<const float*>(m.data));
-    f(static_cast<const BFloat16*>(m.data));
   }
 };
 #endif

@@ -49,10 +49,9 @@ struct FlaoOptions {
 ///
 /// q (b, h, n, d), k (b, h, m, d), v (b, h, m, e), g (b, h, n, e) -> (b, h, n, e), all of one
 /// floating type. e and the features of an encoded row (d, or 2d for cosine) are at most 1024, 512
-/// in f64. Products are summed in f32 (f64 for f64) and rounded once (docs/numbers.md has one
-/// exception in bf16). Backward needs q, k, v, g and theta, fewer if only some of them want
-/// gradients; `keep` trades memory for time. If theta wants a gradient, backward holds that of q~
-/// and then that of k~ for a moment, in the compute type.
+/// in f64. Products are summed in f32 (f64 for f64) and rounded once. Backward needs q, k, v, g and
+/// theta, fewer if only some of them want gradients; `keep` trades memory for time. If theta wants
+/// a gradient, backward holds that of q~ and then that of k~ for a moment, in the compute type.
 Tensor flao(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g,
             const FlaoOptions& options = {});
 
