@@ -29,10 +29,10 @@ class Requests {
   /// Adds up to n lines that follow each other; returns how many.
   std::int64_t add(const char* first, std::int64_t n) {
     const std::int64_t added = std::min(n, most_ - count_);
-    for (std::int64_t i = 0; i < added;
-         i += batch) {  // whole vectors; what is too much is overwritten
-      for (std::int64_t j = 0; j < batch; ++j)
-        lines_[count_ + i + j] = first + (i + j) * line_bytes;
+    // By whole vectors; what is too much is overwritten.
+    for (std::int64_t i = 0; i < added; i += batch) {
+      const char* const next = first + i * line_bytes;
+      for (std::int64_t j = 0; j < batch; ++j) lines_[count_ + i + j] = next + j * line_bytes;
     }
     count_ += added;
     return added;
