@@ -35,8 +35,11 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
   constexpr bool keeps_exponentials = !is_reduced_v<E>;  // in the registers of x
   const LineTeam team = lines.team();
   const ThreadLine<2, Chunk> line(lines, team);
-  const auto index = [&](int v) { return team.member + std::int64_t{v} * team.members; };
-  const auto is_inside = [&](int v) { return line.active && index(v) < line.length; };
+  // Such lines are short: 32 bits leave registers to f64, of which sm_120 has one too few otherwise.
+  const int length = static_cast<int>(line.length), edge_place = static_cast<int>(line.edge);
+  const auto index = [&](int v) { return static_cast<int>(team.member + v * team.members); };
+  const auto is_inside = [&](int v) { return line.active && index(v) < length; };
+  const auto edge_at = [&](int v) { return line.at[v] * count + edge_place; };
 
   // Loops over raw[] are unrolled by order: registers have no index, and the exponential of f64 is
   // long enough for the compiler to decline.
@@ -58,7 +61,7 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
   }
   T edge = -std::numeric_limits<T>::infinity();
   if constexpr (is_peeled<Chunk>) {
-    if (line.has_edge) edge = converted<T>(static_cast<const E*>(x)[line.edge_at(from_x)]);
+    if (line.has_edge) edge = converted<T>(static_cast<const E*>(x)[edge_at(from_x)]);
     largest[0] = max(largest[0], edge);
   }
   T* const scratch = dynamic_shared<T>();
@@ -92,7 +95,7 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
     }
     static_cast<uint4*>(o)[line.at[from_o] + index(v) * lines.step[from_o]] = Chunk::packed(values);
   }
-  if (line.has_edge) static_cast<E*>(o)[line.edge_at(from_o)] = converted<E>(edge * sum[0]);
+  if (line.has_edge) static_cast<E*>(o)[edge_at(from_o)] = converted<E>(edge * sum[0]);
 }
 
 /// Merges the statistics of the columns of a pack, where all of them belong to one row.
