@@ -82,8 +82,9 @@ TEST_CASE("cuda: sums of rows that begin and end anywhere") {
     CAPTURE(dtype);
     Generator generator(7);
     const Tensor wide = randn({9, 333}, f32, cuda, generator).to(dtype);
-    for (const auto& [begin, end] : {std::pair(0, 333), std::pair(1, 333), std::pair(5, 70),
-                                     std::pair(3, 3 + 128), std::pair(7, 72)}) {
+    for (const auto& range : {std::pair(0, 333), std::pair(1, 333), std::pair(5, 70),
+                              std::pair(3, 3 + 128), std::pair(7, 72)}) {
+      const int begin = range.first, end = range.second;  // clang 14 captures no binding
       CAPTURE(begin);
       const Tensor a = wide.slice(1, begin, end);
       check_sums(Pointwise::copy, a, a, 1);
