@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(most_threads, V <= 4 ? 2 : 1)
   constexpr bool keeps_exponentials = !is_reduced_v<E>;  // in the registers of x
   const LineTeam team = lines.team();
   const ThreadLine<2, Chunk> line(lines, team);
-  // Such lines are short: 32 bits leave registers to f64, of which sm_120 has one too few otherwise.
+  // Such lines are short: 32 bits leave registers to f64, of which sm_120 has one too few
+  // otherwise.
   const int length = static_cast<int>(line.length), edge_place = static_cast<int>(line.edge);
   const auto index = [&](int v) { return static_cast<int>(team.member + v * team.members); };
   const auto is_inside = [&](int v) { return line.active && index(v) < length; };
