@@ -12,6 +12,7 @@
 namespace {
 
 using namespace quipu::bench;
+using namespace quipu::bench::report;
 
 struct Options {
   std::string ours, baseline, page, results;

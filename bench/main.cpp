@@ -19,6 +19,7 @@ namespace {
 using namespace quipu;
 using quipu::detail::check;
 using namespace quipu::bench;
+using namespace quipu::bench::report;
 
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");

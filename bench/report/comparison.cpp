@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 void check_positive(const std::string& name, double ms) {
@@ -158,4 +158,4 @@ std::string how_it_stands(const Comparison& comparison) {
   return text;
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -4,7 +4,8 @@
 
 #include "runs.h"
 
-namespace quipu::bench {
+// A namespace of its own: bench/tables has comparisons, too, and the tests link both.
+namespace quipu::bench::report {
 
 /// Two runs on one machine differ by some percent: what is less is not called slower.
 inline constexpr double slack = 0.05;
@@ -59,4 +60,4 @@ std::string how_it_stands(const Comparison& comparison);
 void print_peers(const Comparison& comparison);
 void print_earlier(const Comparison& comparison);
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -11,7 +11,7 @@
 #include "quipu/core/report/html.h"
 #include "quipu/nn/train/chart.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 using nn::detail::Chart;
@@ -101,4 +101,4 @@ std::string curves(const Comparison& comparison) {
   return std::string("<section><h2>Milliseconds over n</h2>\n") + legend + html + "</section>\n";
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -8,7 +8,7 @@
 #include "page.h"
 #include "quipu/core/report/html.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 using quipu::detail::html_escape;
@@ -122,4 +122,4 @@ std::string heat_maps(const Comparison& comparison) {
                  comparison, {[](const Row& row) { return row.ours.of_limit(); }, share_shade});
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -5,7 +5,7 @@
 #include "quipu/core/io/atomic_file.h"
 #include "quipu/core/report/html.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 using quipu::detail::html_escape;
@@ -187,4 +187,4 @@ void save_page(const Comparison& comparison, const std::string& path) {
   save_text(path, page_html(comparison));
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -5,7 +5,7 @@
 
 #include "comparison.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 
 std::string page_html(const Comparison& comparison);
 void save_page(const Comparison& comparison, const std::string& path);
@@ -22,4 +22,4 @@ std::string heat_maps(const Comparison& comparison);
 std::string curves(const Comparison& comparison);
 std::string tables(const Comparison& comparison);
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -8,7 +8,7 @@
 #include "quipu/core/report/html.h"
 #include "results.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 using quipu::detail::html_escape;
@@ -135,4 +135,4 @@ std::string speed_svg(const Comparison& comparison) {
   return svg + "</svg>\n";
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -4,7 +4,7 @@
 
 #include "comparison.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 std::string text_of(const Case& c) {
@@ -77,4 +77,4 @@ void print_earlier(const Comparison& comparison) {
   fmt::print("geometric mean of the ratios: {:.3f}\n", std::exp(logarithms / rows));
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

@@ -7,7 +7,7 @@
 
 #include "page.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 using nlohmann::ordered_json;
@@ -78,4 +78,4 @@ void save_results(const Comparison& comparison, const std::string& folder) {
   if (!svg.empty()) save_text(directory / "speed.svg", svg);
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

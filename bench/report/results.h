@@ -4,7 +4,7 @@
 
 #include "comparison.h"
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 
 /// Versions, date, machine, and a line for each case.
 std::string results_json(const Comparison& comparison);
@@ -19,4 +19,4 @@ std::string machine_kind(const Machine& machine);
 /// Writes <machine kind>.json, <machine kind>.html and, where there are peers, speed.svg.
 void save_results(const Comparison& comparison, const std::string& folder);
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

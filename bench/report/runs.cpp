@@ -9,7 +9,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 namespace {
 
 using nlohmann::json;
@@ -197,4 +197,4 @@ std::map<Case, Timing> cases_of(const Run& run) {
   return cases;
 }
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

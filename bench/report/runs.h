@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace quipu::bench {
+namespace quipu::bench::report {
 
 inline constexpr double unknown = NAN;
 
@@ -62,4 +62,4 @@ std::map<Case, Timing> cases_of(const Run& run);
 
 double median(std::vector<double> values);
 
-}  // namespace quipu::bench
+}  // namespace quipu::bench::report

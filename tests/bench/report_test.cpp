@@ -12,6 +12,7 @@
 
 using namespace quipu;
 using namespace quipu::bench;
+using namespace quipu::bench::report;
 using namespace quipu::testing;
 
 namespace {
