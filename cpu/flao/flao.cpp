@@ -92,8 +92,8 @@ void forward_as(const View& q, const View& k, const View& v, const View& g, cons
       queries.run(b, h, product, [&]() -> Next<T> {
         const std::int64_t next = unit + 1;  // most likely this thread's, too
         if (next == units.count()) return {};
-        return {k_rows.ahead(units.entry(next), units.head(next), 0),
-                v_rows.ahead(units.entry(next), units.head(next), 0)};
+        return {k_rows.ahead(units.entry(next), units.head(next), 0, s.m),
+                v_rows.ahead(units.entry(next), units.head(next), 0, s.m)};
       });
     }
   });

@@ -114,8 +114,7 @@ class FlaoRows {
   }
 
   /// Some rows of x from `first` on as they lie, to be asked for in advance.
-  Matrix ahead(std::int64_t b, std::int64_t h, std::int64_t first,
-               std::int64_t rows = 1 << 20) const {
+  Matrix ahead(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t rows) const {
     constexpr std::int64_t most_bytes = 64 << 10;
     if (!x_.defined || x_.numel() == 0 || first >= tokens()) return {};
     const std::int64_t features = x_.size(3);

@@ -1,6 +1,6 @@
 // Pointwise functions whose operands and output are dense bf16: numbers are widened, computed and
-// rounded in registers, so that what moves is the tensors alone. The cheap functions are bounded by
-// memory, the others by arithmetic.
+// rounded in registers, or in small blocks in the first-level cache, so that what moves through
+// memory is the tensors alone. The cheap functions are bounded by memory, the others by arithmetic.
 #include <algorithm>
 #include <type_traits>
 

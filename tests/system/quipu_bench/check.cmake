@@ -4,21 +4,8 @@ file(REMOVE_RECURSE ${scratch_dir})
 file(MAKE_DIRECTORY ${scratch_dir}/temporary)
 set(ENV{TMPDIR} ${scratch_dir}/temporary)
 
-function(run expected_status output)
-  execute_process(COMMAND ${program} ${ARGN} WORKING_DIRECTORY ${scratch_dir}
-                  RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE errors)
-  if(NOT status EQUAL expected_status)
-    message(FATAL_ERROR "${ARGN}: status ${status}, not ${expected_status}\n${text}${errors}")
-  endif()
-  set(${output} "${text}${errors}" PARENT_SCOPE)
-endfunction()
-
-function(must_say message status)
-  run(${status} text ${ARGN})
-  if(NOT text MATCHES "${message}")
-    message(FATAL_ERROR "${ARGN}: it did not say \"${message}\" but\n${text}")
-  endif()
-endfunction()
+set(folder ${scratch_dir})
+include(${CMAKE_CURRENT_LIST_DIR}/../run_program.cmake)
 
 # Ours first, then examples, then Google Benchmark's.
 must_say("--n LIST.*--page FILE.*Examples:.*--benchmark_filter=<regex>" 0 --help)
@@ -41,7 +28,7 @@ must_say("none/page.html" 1 --page none/page.html)
 must_say("need json" 1 --page page.html --benchmark_out=times.csv --benchmark_out_format=csv)
 
 # A choice of operators leaves out all other benchmarks.
-run(0 names --op act --dtype f32,bf16 --pass fwd --n 2,3 --no-reference --benchmark_filter=relu --benchmark_list_tests)
+run_program(0 names --op act --dtype f32,bf16 --pass fwd --n 2,3 --no-reference --benchmark_filter=relu --benchmark_list_tests)
 set(expected "act/relu/fwd/f32/n:2/cpu
 act/relu/fwd/f32/n:3/cpu
 act/relu/fwd/bf16/n:2/cpu
