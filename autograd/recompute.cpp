@@ -92,6 +92,16 @@ bool is_captured(const Tensor& x) {
   return false;
 }
 
+/// A function may return what the tape that records now has, or what it, or one around it,
+/// captures.
+void check_returned(const Tensor& o) {
+  check(o.defined(), "the function returned an undefined tensor");
+  const AutogradMeta* meta = meta_of(o);
+  if (!meta || !meta->recorded() || meta->tape == current_tape()) return;
+  check(is_captured(o), "the function returned a tensor ", o.shape(),
+        " that another tape recorded; detach() it to use it as a constant");
+}
+
 struct RecomputeRule {
   Function f;
   std::vector<Saved> inputs;
@@ -117,18 +127,20 @@ struct RecomputeRule {
     }
     RecomputeRun run(std::as_const(first), *state, d.walk_.tape());
     Tensor o;
+    bool is_outside = false;  // recorded around this run, or around one that this one is within
     {
       const KeepRandomState keep;
       const DrawScope draws(first.draws, DrawScope::Mode::repeat);
       const RecordOn on(state);
       o = f(again);
+      is_outside = meta_of(o) && meta_of(o)->recorded() && is_captured(o);
     }
     run.function_returned();
     check(o.defined() && o.shape() == d_o.shape(), "the function gave ", d_o.shape(),
           " in forward and ", o.defined() ? o.shape() : Shape{},
           " in backward: it must do the same both times");
     const AutogradMeta* meta = meta_of(o);
-    if (meta && (meta->leaf || meta->tape == state || first.has_captured(meta)))
+    if (meta && (meta->leaf || meta->tape == state || is_outside))
       inner.run(o, d.d_outputs_[0].share());
   }
 };
@@ -141,8 +153,12 @@ using namespace detail;
 Tensor recompute(const Function& f, const std::vector<Tensor>& inputs) {
   if (!taping()) return f(inputs);
   const OpScope op("recompute");
-  must_record(inputs);                 // throws for inputs of another tape
-  if (!recording()) return f(inputs);  // within a first run, which keeps nothing
+  must_record(inputs);  // throws for inputs of another tape
+  if (!recording()) {   // within a first run, which keeps nothing but notes what is captured
+    Tensor o = f(inputs);
+    check_returned(o);
+    return o;
+  }
   RecomputeRule rule{f, {}, {}};
   std::vector<Tensor> all;
   for (const Tensor& input : inputs) {
@@ -157,11 +173,7 @@ Tensor recompute(const Function& f, const std::vector<Tensor>& inputs) {
     const DrawScope draws(rule.first.draws, DrawScope::Mode::note);
     const RecordOn on(tape.state);
     o = f(all);
-    check(o.defined(), "the function returned an undefined tensor");
-    if (meta_of(o) && meta_of(o)->recorded() && meta_of(o)->tape != tape.state) {
-      check(run.captures(o), "the function returned a tensor ", o.shape(),
-            " that another tape recorded; detach() it to use it as a constant");
-    }
+    check_returned(o);
   }
   for (const Tensor& input : inputs) rule.inputs.push_back(save(input));
   std::vector<Edge> captured;

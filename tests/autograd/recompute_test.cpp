@@ -154,6 +154,29 @@ TEST_CASE("recompute: nested, an input of the inner one that nobody reads") {
   }
 }
 
+TEST_CASE("recompute: nested to any depth, the innermost returns what an outer tape recorded") {
+  using Function = std::function<Tensor(const std::vector<Tensor>&)>;
+  const Tensor x = from({2.0, 3.0}).set_requires_grad(), w = from({5.0, 7.0}).set_requires_grad();
+  for (const int depth : {1, 2, 3, 4}) {
+    CAPTURE(depth);
+    Tape tape;
+    const Tensor h = w * w;
+    Function f = [h](const std::vector<Tensor>&) { return h; };
+    for (int i = 0; i < depth; ++i) {
+      f = [f](const std::vector<Tensor>& in) { return recompute(f, in); };
+    }
+    const Function drops = [f](const std::vector<Tensor>& in) {
+      f(in);  // nobody reads it
+      return in[0] * 3;
+    };
+    const Tensor loss = sum(f({x}) * x * 2 + recompute(drops, {x}));
+    const std::vector<Tensor> grads = tape.gradients(loss, {x, w, h});
+    CHECK(grads[0].to_vector() == std::vector<double>{53, 101});
+    CHECK(grads[1].to_vector() == std::vector<double>{40, 84});
+    CHECK(grads[2].to_vector() == std::vector<double>{4, 6});
+  }
+}
+
 TEST_CASE("recompute: a hook of a captured tensor sees its whole gradient, once") {
   const Tensor x = from({2.0}).set_requires_grad();
   std::vector<double> seen;
