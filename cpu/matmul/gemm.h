@@ -39,21 +39,24 @@ struct Matrix {
   }
 };
 
-/// The buffers of products on one thread: 232 KiB, meant for the stack. T is float or double.
+/// The buffers of products on one thread: 250 KiB, meant for the stack. T is float or double.
 template <class T>
 class Gemm {
  public:
   static constexpr std::int64_t max_tile = (64 << 10) / sizeof(T);
 
-  /// With room for `tile` elements, at most `max_tile`, to put a result into.
-  explicit Gemm(std::int64_t tile = 0)
-      : b_(space_ + round_up(tile, 64 / sizeof(T))), b_size_(space_ + space_size - b_) {}
+  /// With room for `tile` elements, at most `max_tile`, to put a result into. `from_far` says that
+  /// products wait for operands unless those are asked for in advance.
+  explicit Gemm(std::int64_t tile = 0, bool from_far = true)
+      : b_(space_ + round_up(tile, 64 / sizeof(T))),
+        b_size_(space_ + space_size - b_),
+        asks_(from_far) {}
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
   T* tile() { return space_; }
 
-  /// What the caller is going to read: asked for in advance while a product is made. The
+  /// What the caller is going to read: asked for in advance, too, where operands come from far. The
   /// second-level cache has to hold it beside the product.
   using Next = std::array<Matrix, 4>;
 
@@ -63,7 +66,7 @@ class Gemm {
 
   // Sizes of the buffers, in elements. The inner loop reads a few rows of `a` from the first-level
   // cache and panels of `b` from the second.
-  static constexpr std::int64_t max_depth = 192, a_rows = 192 / sizeof(T);
+  static constexpr std::int64_t max_depth = 208, a_rows = 192 / sizeof(T);
   static constexpr std::int64_t a_stride = max_depth + 64 / sizeof(T);  // spreads over cache sets
   static constexpr std::int64_t max_columns = 1024 / sizeof(T);
   static constexpr std::int64_t space_size = max_depth * max_columns;
@@ -84,6 +87,7 @@ class Gemm {
   alignas(64) T space_[space_size];  // the tile, then the panels of b
   T* b_;
   std::int64_t b_size_;
+  bool asks_;
 };
 
 extern template class Gemm<float>;

@@ -3,6 +3,7 @@
 // along the summed dimension: machines with such an instruction multiply and add both at once, with
 // f32 sums (subnormal numbers count as 0 there).
 #include <bit>
+#include <cstring>
 
 #include "gemm.h"
 #include "quipu/cpu/simd/convert.h"
@@ -38,20 +39,27 @@ struct Bf16Pairs {
   using Type = float;
   static constexpr std::int64_t numbers = 2;
 
-  static bool is_packed(const Matrix&) { return false; }
+  static bool is_packed(const Matrix& a) {
+    return a.column_stride == 1 && a.columns % 2 == 0 && a.row_stride % 2 == 0 &&
+           reinterpret_cast<std::uintptr_t>(a.data) % sizeof(float) == 0;
+  }
   static bool fits(const Matrix& m) {
     return m.dtype == DType::bf16 && (m.column_stride == 1 || m.row_stride == 1);
   }
   static void add_product(Simd<float>::Vector& sum, float factor, const Simd<float>::Vector& row) {
-    sum = reinterpret_cast<Simd<float>::Vector>(_mm512_dpbf16_ps(
-        reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(_mm512_set1_ps(factor)),
-        reinterpret_cast<__m512bh>(row)));
+    add_products(sum, reinterpret_cast<Simd<float>::Vector>(_mm512_set1_ps(factor)), row);
+  }
+  static void add_products(Simd<float>::Vector& sum, const Simd<float>::Vector& a,
+                           const Simd<float>::Vector& b) {
+    sum = reinterpret_cast<Simd<float>::Vector>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
+                                                                 reinterpret_cast<__m512bh>(a),
+                                                                 reinterpret_cast<__m512bh>(b)));
   }
   static void along(float* out, std::int64_t out_stride, const Matrix& rows) {
     for (std::int64_t i = 0; i < rows.rows; ++i) {
       auto* line = reinterpret_cast<BFloat16*>(out + i * out_stride);
       const auto* from = static_cast<const BFloat16*>(rows.at(i, 0));
-      for (std::int64_t j = 0; j < rows.columns; ++j) line[j] = from[j];
+      std::memcpy(line, from, static_cast<std::size_t>(rows.columns) * sizeof(BFloat16));
       if (rows.columns % 2 != 0) line[rows.columns] = {};
     }
   }

@@ -1,7 +1,10 @@
 // Every product of the batch is cut into tiles by its shape alone, so that the bits are the same on
-// any number of threads; a chunk of work is one large tile or many small products. Products that
-// are summed go one after the other into the same tile. A result of another type than the sums are
-// made in is collected in a buffer of one tile and rounded once. What bounds it is in gemm.cpp.
+// any number of threads; a chunk of work is one large tile or many small products. Tiles half as
+// large would be work for more threads, but b is packed once for each row of tiles: 16 instead of 8
+// tiles take 1 % more at 1024 and 3 % at 512. Few results of long sums come cut into parts
+// (ops/matmul/support.cpp). Products that are summed go one after the other into the same tile. A
+// result of another type than the sums are made in is collected in a buffer of one tile and rounded
+// once. What bounds it is in gemm.cpp, and for few rows in gemv.cpp.
 #include "gemm.h"
 
 #include <algorithm>
@@ -80,7 +83,7 @@ class Plan {
     }
   }
 
-  /// Large tiles pack less; but a large product gives at least eight of them, a smaller one four.
+  /// Large tiles pack less; but a large product gives at least 16 of them, a smaller one four.
   template <class T>
   void cut_tiles() {
     constexpr std::int64_t granule = 64 / sizeof(T);
@@ -92,9 +95,10 @@ class Plan {
     };
     for (even_out();; even_out()) {
       const std::int64_t size = tile_rows_ * tile_columns_, count = numel(apart_.shape) * tiles();
-      if (count >= 8 || (count >= 4 && size <= 256 * 256)) break;
+      if (count >= 16 || (count >= 4 && size <= 128 * 128)) break;
       if (size <= 48 * 64 || size * depth() < 1 << 21) break;
-      std::int64_t& longer = tile_rows_ >= tile_columns_ ? tile_rows_ : tile_columns_;
+      const bool wide = tile_columns_ > 128 || tile_columns_ >= tile_rows_;
+      std::int64_t& longer = wide ? tile_columns_ : tile_rows_;
       longer = (longer + 1) / 2;
     }
     grain_ = (1 << 19) / (tile_rows_ * tile_columns_ * depth() + 2048);  // about ten microseconds
@@ -103,7 +107,8 @@ class Plan {
   /// Pieces of the few rows that meet at least 64 Ki elements of the matrix, if there are so many.
   template <class T>
   void cut_long_rows() {
-    constexpr std::int64_t work = 1 << 16, least = 256;
+    constexpr std::int64_t work = 1 << 16;
+    const std::int64_t least = Gemv<T>::by_columns(b_) ? 64 : 256;  // short rows are slow to read
     tile_rows_ = o_.rows;
     tile_columns_ = std::clamp(work / depth(), least, Gemv<T>::max_columns);
     tile_columns_ = std::min(o_.columns, round_up(even_part(o_.columns, tile_columns_), 16));
@@ -113,7 +118,10 @@ class Plan {
   template <class T, class Engine>
   void run_tiles() const {
     parallel_for(numel(apart_.shape) * tiles(), grain_, [&](std::int64_t begin, std::int64_t end) {
-      Engine engine(direct_ ? 0 : tile_rows_ * tile_columns_);
+      // Of a large matrix that is read once, an element meets few others before the next is due.
+      const bool from_far =
+          std::min(o_.rows, o_.columns) <= 64 && (o_.rows + o_.columns) * depth() >= 1 << 17;
+      Engine engine(direct_ ? 0 : tile_rows_ * tile_columns_, from_far);
       for (std::int64_t unit = begin; unit < end; ++unit) multiply_tile<T>(engine, unit);
     });
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "quipu/cpu/simd/simd.h"
+#include "quipu/cpu/simd/vector_math.h"
 
 namespace quipu::detail::on_cpu {
 
@@ -87,6 +88,21 @@ template <bool back, class Vector, int... index>
 Vector interleaved(const Vector& a, const Vector& b, std::integer_sequence<int, index...>) {
   constexpr int count = sizeof...(index);
   return __builtin_shufflevector(a, b, (index / 2 + index % 2 * count + (back ? count / 2 : 0))...);
+}
+
+/// As many vectors as a vector has lanes become one, of the sum of each, in their order; half of
+/// them and the others are folded first.
+template <class T, int half = Simd<T>::lanes / 2>
+QUIPU_INLINE typename Simd<T>::Vector sums_of_lanes(
+    typename Simd<T>::Vector (&sums)[Simd<T>::lanes]) {
+  constexpr auto lanes = std::make_integer_sequence<int, Simd<T>::lanes>();
+#pragma GCC unroll 8
+  for (int i = 0; i < half; ++i) {
+    sums[i] = interleaved<false>(sums[i], sums[i + half], lanes) +
+              interleaved<true>(sums[i], sums[i + half], lanes);
+  }
+  if constexpr (half > 1) return sums_of_lanes<T, half / 2>(sums);
+  return sums[0];
 }
 
 /// out[j * out_stride + i] = in[i * in_stride + j] for a square of vectors; writes `rows` rows.
