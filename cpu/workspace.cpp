@@ -54,6 +54,7 @@ void register_cpu_workspace() {
       cpu, [](const FlaoSizes&, const FlaoTransforms&, bool, bool) -> std::int64_t { return 0; });
   index_add_workspace.provide(cpu, [](const View&, const View&, int) -> std::int64_t { return 0; });
   matmul_workspace.provide(cpu, [](std::int64_t, std::int64_t) -> std::int64_t { return 0; });
+  matmul_parts.provide(cpu, on_cpu::matmul_parts);
   matmul_reaches.provide(cpu, [](const View&, const View&, const View&) { return true; });
   matmul_buffer_type.provide(cpu, [](const View&, const View& o) { return compute_type(o.dtype); });
   attention_forward_workspace.provide(cpu, [](const AttentionInputs&) { return Shape{}; });

@@ -9,9 +9,19 @@ namespace quipu::detail::on_cpu {
 /// Into how many parts backward of attention cuts the keys of a head, so that a few heads are work
 /// for several threads. Every part has its own sum of gradients of q.
 inline std::int64_t attention_parts(std::int64_t b, std::int64_t key_heads, std::int64_t m) {
-  constexpr std::int64_t units = 8, shortest = 128;
+  constexpr std::int64_t units = 32, shortest = 256;
   const std::int64_t heads = std::max<std::int64_t>(b * key_heads, 1);
   return std::clamp<std::int64_t>(m / shortest, 1, (units + heads - 1) / heads);
+}
+
+/// Into how many parts the sums of a product are cut: few results that are long sums are work for
+/// several threads, and each part keeps a tile of results while it reads its operands once.
+inline std::int64_t matmul_parts(std::int64_t products, std::int64_t m, std::int64_t n,
+                                 std::int64_t k) {
+  constexpr std::int64_t units = 64, shortest = 2048, side = 64;
+  const std::int64_t tiles = products * ((m + side - 1) / side) * ((n + side - 1) / side);
+  return std::clamp<std::int64_t>(k / shortest, 1,
+                                  (units - 1) / std::max<std::int64_t>(tiles, 1) + 1);
 }
 
 /// Into how many parts the tokens are cut for the gradient of theta, so that a few heads are work

@@ -119,6 +119,9 @@ void register_cuda_workspace() {
   flao_backward_reads_qkv.provide(cuda, on_cuda::flao_reads_qkv);
   index_add_workspace.provide(cuda, on_cuda::index_add);
   matmul_workspace.provide(cuda, on_cuda::matmul);
+  matmul_parts.provide(cuda, [](std::int64_t, std::int64_t, std::int64_t, std::int64_t) {
+    return std::int64_t{1};  // cuBLAS and our own kernels cut sums themselves
+  });
   matmul_reaches.provide(cuda, on_cuda::reaches);
   matmul_buffer_type.provide(cuda,
                              [](const View& a, const View&) { return compute_type(a.dtype); });

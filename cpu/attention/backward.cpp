@@ -6,9 +6,9 @@
 // A block of 64 keys, their values and the gradients of both stay in the second-level cache while
 // all rows pass by in tiles of 48. The tile of D also gives what the block adds to d_q in memory,
 // so the blocks of a head follow each other; where there are few heads, each is cut into parts with
-// sums of their own, each of which takes every n-th block, which makes causal parts equal. If d_q
-// is not wanted, all blocks are independent. q, d_o and d_q move once for every block; the five
-// products bound it.
+// sums of their own, each of which takes every n-th block, which makes causal parts equal (it costs
+// up to 7 % on two threads, and 12 heads would be work for 12 threads alone). If d_q is not wanted,
+// all blocks are independent. q, d_o and d_q move once for every block; the five products bound it.
 #include "quipu/core/threads/parallel.h"
 #include "quipu/cpu/workspace.h"
 #include "tiles.h"

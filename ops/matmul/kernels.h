@@ -14,6 +14,12 @@ inline constinit Query<bool(const View& a, const View& b, const View& o)> matmul
 inline constinit Query<DType(const View& a, const View& o)> matmul_buffer_type{
     "matmul_buffer_type"};
 
+/// Into how many parts of equal length the sums of `products` m x n results of length k are cut, so
+/// that few results are work for many threads: each part leaves a result of its own.
+inline constinit Query<std::int64_t(std::int64_t products, std::int64_t m, std::int64_t n,
+                                    std::int64_t k)>
+    matmul_parts{"matmul_parts"};
+
 /// o (=|+=) a b over the two last dimensions: a (..., m, k), b (..., k, n), o (..., m, n), all of
 /// one floating dtype (o may also be f32 or f64). All three have the same number of dimensions;
 /// batch dimensions broadcast, and where o has size 1 and a or b more, the products are summed. One

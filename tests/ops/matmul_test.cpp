@@ -172,6 +172,59 @@ TEST_CASE("matmul: the number of threads changes nothing") {
   set_num_threads(threads);
 }
 
+TEST_CASE_FIXTURE(EachDevice, "matmul: few rows or columns, however the matrix lies") {
+  for (const DType dtype : {f64, f32, bf16, f16}) {
+    for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+      for (const auto& [k, n] :
+           {std::pair<std::int64_t, std::int64_t>{1, 33}, {193, 7}, {1100, 19}}) {
+        const Tensor a = values({rows, k}, dtype, device, 1);
+        // One element further than a vector or a pair would begin.
+        const Tensor b = values({k * n + 1}, dtype, device, 2).slice(0, 1).reshape({k, n});
+        check_product(a, b, {rows, n}, {1});
+        check_product(a.t().contiguous().t(), b.t().contiguous().t(), {rows, n}, {1});
+        check_product(b.t(), a.t(), {n, rows}, {1});
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(EachDevice, "matmul: long sums of few results") {
+  for (const DType dtype : {f64, f32, bf16}) {
+    check_product(values({3, 4099}, dtype, device, 1), values({4099, 5}, dtype, device, 2), {3, 5},
+                  {1});
+    check_product(values({2, 20, 4099}, dtype, device, 1), values({4099, 17}, dtype, device, 2),
+                  {2, 20, 17}, {2});
+  }
+  Generator g(3);
+  const Tensor a = randn({4200, 33}, f32, device, g), b = randn({4200, 9}, f32, device, g);
+  const int threads = set_num_threads(1);
+  const Tensor one = matmul(a.t(), b);
+  set_num_threads(4);
+  CHECK(same_bits(matmul(a.t(), b), one));
+  set_num_threads(threads);
+  // What is there counts, and NaN stays where it arises.
+  const Tensor x = ones({4096, 2}, bf16, device),
+               w = ones({4096, 2}, bf16, device).set_requires_grad();
+  for (int pass = 0; pass < 2; ++pass) {
+    Tape tape;
+    tape.backward(sum(matmul(x, w.t())));
+  }
+  CHECK(w.grad().to_vector() == std::vector<double>(8192, 8192));
+  const Tensor bad = ones({2, 5000}, f32, device);
+  bad[0].slice(0, 4999).fill_(std::nan(""));
+  const std::vector<double> o = matmul(bad, ones({5000, 1}, f32, device)).to_vector();
+  CHECK(std::isnan(o[0]));
+  CHECK(o[1] == 5000);
+}
+
+TEST_CASE("matmul: the results of parts of a sum are in the ledger") {
+  const Device meta("meta:cpu");
+  const Tensor a = empty({64, 1 << 16}, f32, meta), b = empty({1 << 16, 64}, f32, meta);
+  const PeakMemory peak(meta);
+  const Tensor o = matmul(a, b);
+  CHECK(peak.bytes_above() == o.nbytes() * (1 + 32));
+}
+
 }  // namespace
 
 TEST_CASE_FIXTURE(EachDevice,
