@@ -149,6 +149,32 @@ void add_matmul(DType dtype, std::int64_t n) {
   });
 }
 
+/// (m, k) times (k, n) with k much longer than the others, as gradients of narrow layers are.
+void add_long_sums(DType dtype, std::int64_t m, std::int64_t k, std::int64_t n) {
+  const auto bytes =
+      static_cast<double>((m * k + k * n) * static_cast<std::int64_t>(size_of(dtype)));
+  const std::string name = std::string("matmul_long_sums/") + name_of(dtype) + "/" +
+                           std::to_string(m) + "x" + std::to_string(k) + "x" + std::to_string(n) +
+                           "/cpu";
+  const double flops = 2 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n);
+  add_case(name, {bytes, flops, compute_type(dtype)}, [=] {
+    return [a = input({k, m}, dtype), b = input({k, n}, dtype)] { return matmul(a.t(), b); };
+  });
+}
+
+/// `linear` of a few rows, as decoding has it: the weight is read once.
+void add_few_rows(DType dtype, std::int64_t rows) {
+  const std::int64_t in = 768, out = 3072;
+  const auto elements = static_cast<double>(rows * in + out * in + rows * out);
+  const std::string name =
+      std::string("linear_rows/") + name_of(dtype) + "/n:" + std::to_string(rows) + "/cpu";
+  add_case(name, {elements * static_cast<double>(size_of(dtype))}, [=] {
+    return [x = input({rows, in}, dtype), w = input({out, in}, dtype)] {
+      return linear(x, w, Tensor());
+    };
+  });
+}
+
 void add_indexing() {
   add_case("gather/f32/2048x2048/cpu", {4 * tensor_bytes}, [] {
     return [x = input({side, side}, f32), index = randint(0, side, {side, side})] {
@@ -166,10 +192,15 @@ const bool registered = [] {
   add_arithmetic();
   add_reductions();
   add_transcendental();
+  add_matmul(f32, 128);
   add_matmul(f32, 512);
   add_matmul(f32, 1024);
   add_matmul(bf16, 512);
   add_matmul(f64, 512);
+  add_long_sums(f32, 64, 65536, 64);
+  for (const DType dtype : {f32, bf16}) {
+    for (const std::int64_t rows : {1, 8}) add_few_rows(dtype, rows);
+  }
   add_indexing();
   return true;
 }();
