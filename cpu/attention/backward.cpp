@@ -8,7 +8,9 @@
 // so the blocks of a head follow each other; where there are few heads, each is cut into parts with
 // sums of their own, each of which takes every n-th block, which makes causal parts equal (it costs
 // up to 7 % on two threads, and 12 heads would be work for 12 threads alone). If d_q is not wanted,
-// all blocks are independent. q, d_o and d_q move once for every block; the five products bound it.
+// all blocks are independent. q, d_o and d_q move once for every block; the five products bound it:
+// at 512 queries 70 % of the peak of f32 with heads of 64 features, 64 % with 128 (AMD Zen 5, two
+// threads).
 #include "quipu/core/threads/parallel.h"
 #include "quipu/cpu/workspace.h"
 #include "tiles.h"
