@@ -15,6 +15,10 @@ namespace {
 /// them, the next one writes gradients.
 enum class Stage { means, gradients };
 
+template <class T>
+using Next = typename Gemm<T>::Next;
+constexpr std::int64_t some_rows = 128;  // to begin with
+
 /// One of q, k, v, g and where its gradient goes.
 template <class T>
 struct InputGradient {
@@ -25,8 +29,12 @@ struct InputGradient {
     return grad.wanted() && (stage == Stage::gradients || rows.softmax_over_sequence());
   }
   bool direct() const { return rows.direct(grad); }
-  /// What a row of gradients takes of a tile.
-  std::int64_t tile_width() const { return grad.wanted() && !direct() ? rows.width() : 0; }
+  /// What a row of gradients takes of a tile, if they are sums of `depth` products: those of plain
+  /// rows are given away part by part.
+  std::int64_t tile_width(const FlaoScratch<T>& scratch, std::int64_t depth) const {
+    const bool in_parts = rows.plain() && depth <= scratch.gemm.depth_at_once(rows.width());
+    return grad.wanted() && !direct() && !in_parts ? rows.width() : 0;
+  }
 
   void take(Stage stage, std::int64_t first, std::int64_t n, T* d) const {
     if (stage == Stage::means) return rows.add_to_means(first, n, d);
@@ -34,13 +42,30 @@ struct InputGradient {
   }
   /// The gradients of rows of x~ are a b; `tile` is for those that can't be left in their place.
   void take_product(Stage stage, FlaoScratch<T>& scratch, const Matrix& a, const Matrix& b,
-                    std::int64_t first, T* tile) const {
+                    std::int64_t first, T* tile, const Next<T>& next) const {
     if (direct()) {
       const std::int64_t stride = grad.view.stride(2);
-      return scratch.gemm.multiply(a, b, rows.place(grad, first), stride, grad.add);
+      return scratch.gemm.multiply(a, b, rows.place(grad, first), stride, grad.add, next);
     }
-    scratch.gemm.multiply(a, b, tile, b.columns, false);
-    take(stage, first, a.rows, tile);
+    if (!rows.plain()) {
+      scratch.gemm.multiply(a, b, tile, b.columns, false, next);
+      return take(stage, first, a.rows, tile);
+    }
+    const Matrix place = rows.target(grad, first, a.rows);
+    auto give = [&](const ProductPart<T>& part) {
+      for (std::int64_t i = 0; i < part.rows; ++i) {
+        (grad.add ? add_run<T> : store_run<T>)(place.at(part.row + i, part.column), place.dtype,
+                                               place.column_stride, part.sums + i * part.stride,
+                                               part.columns);
+      }
+    };
+    const ProductTaker<T> taker(give);
+    T* const sums = tile_width(scratch, a.columns) > 0 ? tile : nullptr;
+    scratch.gemm.multiply(a, b, sums, b.columns, false, next, &taker);
+  }
+  /// Where gradients of some rows are, to be asked for in advance.
+  Matrix ahead(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t n) const {
+    return grad.wanted() ? rows.target(grad, b, h, first, n) : Matrix();
   }
 };
 
@@ -58,41 +83,109 @@ class Queries {
       : scratch_(scratch), d_o_(d_o), qkv_(qkv), q_(q), g_(g) {}
 
   /// d_q, d_g, and d_kv unless it is null; kv may be null where it is not needed.
-  void run(std::int64_t b, std::int64_t h, T* kv, T* d_kv) {
+  /// `next` is what is read after it.
+  void run(std::int64_t b, std::int64_t h, T* kv, T* d_kv, const Next<T>& next) {
     b_ = b;
     h_ = h;
     kv_ = kv;
     d_kv_ = d_kv;
     if (d_kv && d_o_.size(2) == 0) std::fill_n(d_kv, q_.rows.width() * d_o_.size(3), T(0));
     for_each_stage(q_.wanted(Stage::means) || g_.wanted(Stage::means), [&](Stage stage) {
-      run_stage(stage, q_.wanted(stage), g_.wanted(stage), stage == Stage::gradients && d_kv);
+      run_stage(stage, q_.wanted(stage), g_.wanted(stage), stage == Stage::gradients && d_kv, next);
     });
   }
 
+  /// What is read first of some tokens.
+  Next<T> ahead(std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t rows) const {
+    rows = std::min(rows, d_o_.size(2) - first);
+    return {rows_of(d_o_, b, h, first, rows), g_.rows.ahead(b, h, first, rows),
+            rows_of(qkv_, b, h, first, rows), g_.ahead(b, h, first, rows)};
+  }
+
  private:
-  void run_stage(Stage stage, bool to_q, bool to_g, bool to_kv) {
+  void run_stage(Stage stage, bool to_q, bool to_g, bool to_kv, const Next<T>& next) {
     const std::int64_t n = d_o_.size(2), e = d_o_.size(3), width = q_.rows.width();
     const bool multiply = to_g && !qkv_.defined, encode = multiply || to_kv;
     const std::int64_t q_width =
-        std::max(encode ? q_.rows.tile_width() : 0, to_q ? q_.tile_width() : 0);
+        std::max(encode ? q_.rows.tile_width() : 0, to_q ? q_.tile_width(scratch_, e) : 0);
     const std::int64_t block = scratch_.rows_at_once(n, q_width + e);
     T *const q_tile = scratch_.tile(), *const product = q_tile + block * q_width;
     for (std::int64_t first = 0; first < n; first += block) {
-      const std::int64_t rows = std::min(block, n - first);
+      const std::int64_t rows = std::min(block, n - first), end = first + rows;
+      const Next<T> after = end < n ? ahead(b_, h_, end, block) : next;
       const Matrix q = encode ? q_.rows.encoded(first, rows, q_tile) : Matrix();
       if (multiply) scratch_.gemm.multiply(q, dense(kv_, width, e), product, e, false);
-      for (std::int64_t i = 0; i < rows; ++i) {
-        through_gate(stage, to_g, to_q || to_kv, first + i, product + i * e);
-      }
+      gate(stage, to_g, to_q || to_kv, first, rows, product);
       const Matrix d_product = dense(product, rows, e);
-      if (to_kv) scratch_.gemm.multiply(q.transposed(), d_product, d_kv_, e, first > 0);
+      if (to_kv) {
+        const Next<T> soon = to_q ? Next<T>{q_.ahead(b_, h_, first, rows)} : after;
+        scratch_.gemm.multiply(q.transposed(), d_product, d_kv_, e, first > 0, soon);
+      }
       if (to_q) {
         q_.take_product(stage, scratch_, d_product, dense(kv_, width, e).transposed(), first,
-                        q_tile);
+                        q_tile, after);
       }
     }
   }
 
+  Matrix rows_of(const View& v, std::int64_t first, std::int64_t rows) const {
+    return rows_of(v, b_, h_, first, rows);
+  }
+  static Matrix rows_of(const View& v, std::int64_t b, std::int64_t h, std::int64_t first,
+                        std::int64_t rows) {
+    if (!v.defined || v.numel() == 0) return {};
+    const std::int64_t offset = b * v.stride(0) + h * v.stride(1) + first * v.stride(2);
+    return {at(v, offset), v.dtype, rows, v.size(3), v.stride(2), v.stride(3)};
+  }
+
+  /// Rows of q~ kv become their own gradients, and give those of g~.
+  void gate(Stage stage, bool to_g, bool to_product, std::int64_t first, std::int64_t rows,
+            T* product) {
+    const std::int64_t e = d_o_.size(3);
+    if constexpr (std::is_same_v<T, float>) {
+      if (to_g && to_product && g_.rows.plain()) {
+        const Matrix up = rows_of(d_o_, first, rows), qkv = rows_of(qkv_, first, rows);
+        const Matrix g = g_.rows.encoded(first, rows, nullptr);
+        const Matrix d_g = g_.rows.target(g_.grad, first, rows);
+        if (dense_bf16(up) && dense_bf16(g) && dense_bf16(d_g) &&
+            (!qkv_.defined || dense_bf16(qkv))) {
+          for (std::int64_t i = 0; i < rows; ++i) {
+            through_bf16(bf16_row(up, i), bf16_row(g, i), qkv_.defined ? bf16_row(qkv, i) : nullptr,
+                         bf16_row(d_g, i), product + i * e, e);
+          }
+          return;
+        }
+      }
+    }
+    for (std::int64_t i = 0; i < rows; ++i) {
+      through_gate(stage, to_g, to_product, first + i, product + i * e);
+    }
+  }
+
+  /// The same for a row of bf16, in pieces that stay in the first-level cache.
+  void through_bf16(const BFloat16* up, const BFloat16* g, const BFloat16* qkv, BFloat16* d_g,
+                    float* product, std::int64_t e) const {
+    constexpr std::int64_t piece = 128;
+    alignas(64) float d[piece];
+    for (std::int64_t first = 0; first < e; first += piece) {
+      const std::int64_t n = std::min(piece, e - first);
+      if (qkv) {
+        QUIPU_VECTORIZE
+        for (std::int64_t j = 0; j < n; ++j) product[first + j] = widened(qkv[first + j]);
+      }
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < n; ++j) {
+        const float u = widened(up[first + j]);
+        d[j] = u * product[first + j];
+        product[first + j] = u * widened(g[first + j]);
+      }
+      if (g_.grad.add) {
+        QUIPU_VECTORIZE
+        for (std::int64_t j = 0; j < n; ++j) d[j] += widened(d_g[first + j]);
+      }
+      narrow_run(d_g + first, d, n);
+    }
+  }
   /// A row of q~ kv becomes its own gradient, and gives that of g~.
   void through_gate(Stage stage, bool to_g, bool to_product, std::int64_t token, T* product) {
     const auto offset = [&](const View& v) {
@@ -123,28 +216,59 @@ class Queries {
 
 /// d_k = v~ d_kv^T and d_v = k~ d_kv of one batch entry and head.
 template <class T>
-void key_gradients(FlaoScratch<T>& scratch, Stage stage, const InputGradient<T>& k,
-                   const InputGradient<T>& v, T* d_kv, std::int64_t m) {
-  const std::int64_t width = k.rows.width(), e = v.rows.width();
-  const bool to_k = k.wanted(stage), to_v = v.wanted(stage);
-  const std::int64_t k_width = to_v ? k.rows.tile_width() : 0;
-  const std::int64_t v_width = to_k ? v.rows.tile_width() : 0;
-  const std::int64_t out_width = std::max(to_k ? k.tile_width() : 0, to_v ? v.tile_width() : 0);
-  const std::int64_t block = scratch.rows_at_once(m, k_width + v_width + out_width);
-  T *const k_tile = scratch.tile(), *const v_tile = k_tile + block * k_width;
-  T* const out = v_tile + block * v_width;
-  const Matrix d_product = dense(d_kv, width, e);
-  for (std::int64_t first = 0; first < m; first += block) {
-    const std::int64_t n = std::min(block, m - first);
-    if (to_v) {
-      v.take_product(stage, scratch, k.rows.encoded(first, n, k_tile), d_product, first, out);
-    }
-    if (to_k) {
-      const Matrix rows = v.rows.encoded(first, n, v_tile);
-      k.take_product(stage, scratch, rows, d_product.transposed(), first, out);
+class Keys {
+ public:
+  Keys(FlaoScratch<T>& scratch, const InputGradient<T>& k, const InputGradient<T>& v,
+       std::int64_t m)
+      : scratch_(scratch), k_(k), v_(v), m_(m) {}
+
+  /// `next` is what is read after it.
+  void run(std::int64_t b, std::int64_t h, T* d_kv, const Next<T>& next) {
+    if (m_ == 0) return;
+    for_each_stage(k_.wanted(Stage::means) || v_.wanted(Stage::means),
+                   [&](Stage stage) { run_stage(stage, b, h, d_kv, next); });
+  }
+  /// What is read first from a token on.
+  Next<T> ahead(std::int64_t b, std::int64_t h, std::int64_t first) const {
+    if (first >= m_) return {};
+    const std::int64_t rows = std::min(most_rows, m_ - first);
+    return {k_.rows.ahead(b, h, first, rows), v_.ahead(b, h, first, rows)};
+  }
+
+ private:
+  static constexpr std::int64_t most_rows = 128;  // what is asked for in advance stays near
+
+  void run_stage(Stage stage, std::int64_t b, std::int64_t h, T* d_kv, const Next<T>& next) {
+    const std::int64_t width = k_.rows.width(), e = v_.rows.width();
+    const bool to_k = k_.wanted(stage), to_v = v_.wanted(stage);
+    const std::int64_t k_width = to_v ? k_.rows.tile_width() : 0;
+    const std::int64_t v_width = to_k ? v_.rows.tile_width() : 0;
+    const std::int64_t out_width =
+        std::max(to_k ? k_.tile_width(scratch_, e) : 0, to_v ? v_.tile_width(scratch_, width) : 0);
+    const std::int64_t fitting = scratch_.rows_at_once(m_, k_width + v_width + out_width);
+    const std::int64_t block = std::min(fitting, even_part(m_, 2 * most_rows));
+    T *const k_tile = scratch_.tile(), *const v_tile = k_tile + block * k_width;
+    T* const out = v_tile + block * v_width;
+    const Matrix d_product = dense(d_kv, width, e);
+    for (std::int64_t first = 0; first < m_; first += block) {
+      const std::int64_t n = std::min(block, m_ - first);
+      const Next<T> after = first + n < m_ ? ahead(b, h, first + n) : next;
+      if (to_v) {
+        const Matrix rows = k_.rows.encoded(first, n, k_tile);
+        const Next<T> soon = {v_.rows.ahead(b, h, first, n), k_.ahead(b, h, first, n)};
+        v_.take_product(stage, scratch_, rows, d_product, first, out, to_k ? soon : after);
+      }
+      if (to_k) {
+        const Matrix rows = v_.rows.encoded(first, n, v_tile);
+        k_.take_product(stage, scratch_, rows, d_product.transposed(), first, out, after);
+      }
     }
   }
-}
+
+  FlaoScratch<T>& scratch_;
+  InputGradient<T> k_, v_;
+  std::int64_t m_;
+};
 
 template <class T>
 void backward_as(const View& d_o, const FlaoSaved& saved, const View& d_kv, const FlaoGrads& grads,
@@ -160,19 +284,25 @@ void backward_as(const View& d_o, const FlaoSaved& saved, const View& d_kv, cons
     FlaoRows<T> q(scratch, saved.q, transforms.q, d), k(scratch, saved.k, transforms.k, d);
     FlaoRows<T> v(scratch, saved.v, transforms.v, e), g(scratch, saved.g, transforms.g, e);
     Queries<T> queries(scratch, d_o, saved.qkv, {q, grads.q}, {g, grads.g});
-    const InputGradient<T> d_k{k, grads.k}, d_v{v, grads.v};
-    const bool means = d_k.wanted(Stage::means) || d_v.wanted(Stage::means);
     const std::int64_t m = grads.k.wanted() || grads.v.wanted() ? saved.sizes.m : 0;
+    Keys<T> keys(scratch, {k, grads.k}, {v, grads.v}, m);
+    const auto first_of = [&](std::int64_t unit) -> Next<T> {
+      if (unit == units.count()) return {};
+      const std::int64_t b = units.entry(unit), h = units.head(unit);
+      return saved.fill_kv
+                 ? Next<T>{k.ahead(b, h, 0, saved.sizes.m), v.ahead(b, h, 0, saved.sizes.m)}
+                 : queries.ahead(b, h, 0, some_rows);
+    };
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const std::int64_t b = units.entry(unit), h = units.head(unit), place = units.place(unit);
       for (FlaoRows<T>* rows : {&q, &k, &v, &g}) rows->begin(b, h);
-      if (saved.fill_kv)
-        multiply_keys(scratch, k, v, part(saved.kv, place), {q.ahead(0, saved.sizes.n)});
-      queries.run(b, h, part(saved.kv, place), part(d_kv, place));
-      if (m == 0) continue;
-      for_each_stage(means, [&](Stage stage) {
-        key_gradients(scratch, stage, d_k, d_v, part(d_kv, place), m);
-      });
+      if (saved.fill_kv) {
+        multiply_keys(scratch, k, v, part(saved.kv, place), queries.ahead(b, h, 0, some_rows));
+      }
+      const Next<T> next = first_of(unit + 1);  // most likely this thread's, too
+      queries.run(b, h, part(saved.kv, place), part(d_kv, place),
+                  m > 0 ? keys.ahead(b, h, 0) : next);
+      keys.run(b, h, part(d_kv, place), next);
     }
   });
 }

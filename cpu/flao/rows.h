@@ -3,6 +3,7 @@
 // or g of one batch entry and head, encoded on the way to a product and back.
 #include "quipu/cpu/lrpe/row_transform.h"
 #include "quipu/cpu/matmul/gemm.h"
+#include "quipu/cpu/matmul/register_tiles.h"
 #include "quipu/cpu/online_columns.h"
 #include "quipu/cpu/simd/bfloat16.h"
 #include "quipu/ops/flao/kernels.h"
@@ -13,6 +14,20 @@ namespace quipu::detail::on_cpu {
 template <class T>
 Matrix dense(T* data, std::int64_t rows, std::int64_t columns) {
   return {data, dtype_of<T>, rows, columns, columns, 1};
+}
+
+/// A matrix with rows as wide as a part of a product, from the part's place on.
+inline Matrix beside(const Matrix& m, std::int64_t row, std::int64_t column) {
+  return {m.at(row, column),  m.dtype,      m.rows - row,
+          m.columns - column, m.row_stride, m.column_stride};
+}
+
+/// Whether the rows lie as bf16 that follow each other, to be converted as they are used.
+inline bool dense_bf16(const Matrix& m) {
+  return m.dtype == DType::bf16 && m.column_stride == 1;
+}
+inline BFloat16* bf16_row(const Matrix& m, std::int64_t row) {
+  return static_cast<BFloat16*>(m.at(row, 0));
 }
 
 /// The scratch memory of a thread: 252 KiB, meant for the stack.
@@ -37,6 +52,7 @@ class FlaoScratch {
   }
 
   Gemm<T> gemm;
+  static constexpr std::int64_t part_width = panel_width<T>;  // of a part of a product
   // One row each.
   static constexpr std::int64_t longest = most_flao_features(dtype_of<T>);
   alignas(64) T x[longest], spare[longest], up[longest];
@@ -126,12 +142,6 @@ class FlaoRows {
   }
   Matrix ahead(std::int64_t first, std::int64_t rows) const { return ahead(b_, h_, first, rows); }
 
-  /// A plain row of bf16 where it is, which is converted as it is used; null for others.
-  const BFloat16* plain_bf16(std::int64_t token) const {
-    const bool is = plain() && x_.dtype == DType::bf16 && x_.stride(3) == 1;
-    return is ? reinterpret_cast<const BFloat16*>(at(x_, offset(x_, token))) : nullptr;
-  }
-
   /// A row with its activation: where it is, in the scratch's x, or in `y`.
   const T* activated(std::int64_t token, T* y) {
     return encoder_.activate(values(token), columns_, y);
@@ -140,6 +150,17 @@ class FlaoRows {
   /// Whether a product can leave gradients of x~ straight in those of x.
   bool direct(const Grad& d_x) const {
     return plain() && is_dense<T>(d_x.view, d_x.view.stride(3), d_x.view.size(3));
+  }
+  /// Where gradients of some rows go.
+  Matrix target(const Grad& d_x, std::int64_t b, std::int64_t h, std::int64_t first,
+                std::int64_t n) const {
+    const View& v = d_x.view;
+    if (v.numel() == 0) return {};
+    const std::int64_t offset = b * v.stride(0) + h * v.stride(1) + first * v.stride(2);
+    return {at(v, offset), v.dtype, n, v.size(3), v.stride(2), v.stride(3)};
+  }
+  Matrix target(const Grad& d_x, std::int64_t first, std::int64_t n) const {
+    return target(d_x, b_, h_, first, n);
   }
   T* place(const Grad& d_x, std::int64_t token) const {
     return reinterpret_cast<T*>(at(d_x.view, offset(d_x.view, token)));
