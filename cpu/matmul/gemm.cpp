@@ -191,7 +191,7 @@ void Gemm<T>::multiply_as(const Matrix& a, const Matrix& b, T* c, std::int64_t c
         };
         if (Slot::is_packed(a_block)) {
           packed.a = static_cast<const T*>(a_block.data);
-          multiply_block(ByRows{a_block.row_stride});
+          multiply_block(ByRows{a_block.row_stride / Slot::numbers});
         } else if (pack_a<Slot>(a_block)) {
           multiply_block(ByRows{a_stride});
         } else {

@@ -3,6 +3,7 @@
 // along the summed dimension: machines with such an instruction multiply and add both at once, with
 // f32 sums (subnormal numbers count as 0 there).
 #include <bit>
+#include <cstring>
 
 #include "gemm.h"
 #include "quipu/cpu/simd/convert.h"
@@ -38,7 +39,10 @@ struct Bf16Pairs {
   using Type = float;
   static constexpr std::int64_t numbers = 2;
 
-  static bool is_packed(const Matrix&) { return false; }
+  static bool is_packed(const Matrix& a) {
+    const bool whole = a.columns % 2 == 0 && a.row_stride % 2 == 0;
+    return whole && a.column_stride == 1 && reinterpret_cast<std::uintptr_t>(a.data) % 4 == 0;
+  }
   static bool fits(const Matrix& m) {
     return m.dtype == DType::bf16 && (m.column_stride == 1 || m.row_stride == 1);
   }
@@ -51,7 +55,7 @@ struct Bf16Pairs {
     for (std::int64_t i = 0; i < rows.rows; ++i) {
       auto* line = reinterpret_cast<BFloat16*>(out + i * out_stride);
       const auto* from = static_cast<const BFloat16*>(rows.at(i, 0));
-      for (std::int64_t j = 0; j < rows.columns; ++j) line[j] = from[j];
+      std::memcpy(line, from, static_cast<std::size_t>(rows.columns) * sizeof(BFloat16));
       if (rows.columns % 2 != 0) line[rows.columns] = {};
     }
   }
