@@ -21,18 +21,18 @@ class Queries {
   Queries(FlaoScratch<T>& scratch, FlaoRows<T>& q, FlaoRows<T>& g, const View& qkv, const View& o)
       : scratch_(scratch), q_(q), g_(g), qkv_(qkv), o_(o) {}
 
-  /// o = g~ * (q~ kv). `next` gives what is read after it.
+  /// o = g~ * (q~ kv) for tokens from `begin` to `end`. `next` gives what is read after it.
   template <class F>
-  void run(std::int64_t b, std::int64_t h, T* kv, F next) {
-    const std::int64_t n = o_.size(2), e = o_.size(3);
+  void run(std::int64_t b, std::int64_t h, T* kv, std::int64_t begin, std::int64_t end, F next) {
+    const std::int64_t n = end - begin, e = o_.size(3);
     const bool in_parts = q_.width() <= scratch_.gemm.depth_at_once(e);
     const std::int64_t q_width = q_.tile_width(), g_width = g_.tile_width();
     const std::int64_t block = std::min(
         even_part(n, most_rows), scratch_.rows_at_once(n, q_width + g_width + (in_parts ? 0 : e)));
     T* const gates = scratch_.tile() + block * q_width;
     T* const product = in_parts ? nullptr : gates + block * g_width;
-    for (std::int64_t first = 0; first < n; first += block) {
-      const std::int64_t rows = std::min(block, n - first), end = first + rows;
+    for (std::int64_t first = begin; first < end; first += block) {
+      const std::int64_t rows = std::min(block, end - first), behind = first + rows;
       const Matrix gate = g_.encoded(first, rows, gates);
       const Matrix o = rows_of(o_, b, h, first, rows), qkv = rows_of(qkv_, b, h, first, rows);
       auto take = [&](const ProductPart<T>& part) {
@@ -41,7 +41,8 @@ class Queries {
       };
       const ProductTaker<T> taker(take);
       scratch_.gemm.multiply(q_.encoded(first, rows, scratch_.tile()), dense(kv, q_.width(), e),
-                             product, e, false, end < n ? ahead(b, h, end) : next(), &taker);
+                             product, e, false, behind < end ? ahead(b, h, behind) : next(),
+                             &taker);
     }
   }
 
@@ -103,12 +104,47 @@ class Queries {
   const View &qkv_, &o_;
 };
 
+/// First kv of all units, then what is multiplied by it.
+template <class T>
+void forward_in_pieces(const FlaoPieces& pieces, const View& q, const View& k, const View& v,
+                       const View& g, const View& kv, const View& qkv, const View& o,
+                       const FlaoTransforms& transforms, const FlaoSizes& s) {
+  const FlaoUnits& units = pieces.units;
+  const auto product = [&](std::int64_t unit) {
+    return kv.as<T>() + units.place(unit) * s.width * s.e;
+  };
+  parallel_for(units.count() * pieces.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
+    FlaoScratch<T> scratch;
+    FlaoRows<T> k_rows(scratch, k, transforms.k, s.d), v_rows(scratch, v, transforms.v, s.e);
+    pieces.for_each_part(begin, end, [&](std::int64_t unit, std::int64_t row) {
+      for (FlaoRows<T>* rows : {&k_rows, &v_rows}) rows->begin(units.entry(unit), units.head(unit));
+      const std::int64_t rows = std::min(pieces.rows, s.width - row);
+      multiply_keys(scratch, k_rows, v_rows, product(unit), {}, row, rows);
+    });
+  });
+  parallel_for(units.count() * pieces.blocks(s.n), 1, [&](std::int64_t begin, std::int64_t end) {
+    FlaoScratch<T> scratch;
+    FlaoRows<T> q_rows(scratch, q, transforms.q, s.d), g_rows(scratch, g, transforms.g, s.e);
+    Queries<T> queries(scratch, q_rows, g_rows, qkv, o);
+    pieces.for_each_block(begin, end, s.n, [&](std::int64_t unit, std::int64_t first) {
+      const std::int64_t b = units.entry(unit), h = units.head(unit);
+      for (FlaoRows<T>* rows : {&q_rows, &g_rows}) rows->begin(b, h);
+      const std::int64_t behind = std::min(first + pieces.tokens, s.n);
+      queries.run(b, h, product(unit), first, behind, [] { return Next<T>{}; });
+    });
+  });
+}
+
 template <class T>
 void forward_as(const View& q, const View& k, const View& v, const View& g, const View& kv,
                 const View& qkv, const View& o, const FlaoTransforms& transforms,
                 const FlaoSizes& s) {
   const std::int64_t d = s.d, e = s.e, size = s.width * e;
   const FlaoUnits units{q.size(0), q.size(1), (s.n + s.m) * size};
+  const FlaoPieces pieces(units, transforms, s.width);
+  if (pieces.wanted()) {
+    return forward_in_pieces<T>(pieces, q, k, v, g, kv, qkv, o, transforms, s);
+  }
   parallel_for(units.count(), units.grain(), [&](std::int64_t begin, std::int64_t end) {
     FlaoScratch<T> scratch;
     FlaoRows<T> q_rows(scratch, q, transforms.q, d), k_rows(scratch, k, transforms.k, d);
@@ -119,7 +155,7 @@ void forward_as(const View& q, const View& k, const View& v, const View& g, cons
       for (FlaoRows<T>* rows : {&q_rows, &k_rows, &v_rows, &g_rows}) rows->begin(b, h);
       T* const product = kv.as<T>() + units.place(unit) * size;
       multiply_keys(scratch, k_rows, v_rows, product, queries.ahead(b, h, 0));
-      queries.run(b, h, product, [&]() -> Next<T> {
+      queries.run(b, h, product, 0, s.n, [&]() -> Next<T> {
         const std::int64_t next = unit + 1;  // most likely this thread's, too
         if (next == units.count()) return {};
         return {k_rows.ahead(units.entry(next), units.head(next), 0, s.m),

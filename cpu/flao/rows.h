@@ -79,6 +79,48 @@ struct FlaoUnits {
   std::int64_t place(std::int64_t unit) const { return entry(unit) * heads + head(unit); }
 };
 
+/// Where there are fewer units than many a machine has cores, each is cut, by the shape alone:
+/// sums over tokens into some rows of kv or d_kv at a time, so that no sum is cut and none needs
+/// memory of its own, and everything else into blocks of tokens.
+struct FlaoPieces {
+  static constexpr std::int64_t tokens = 128, some_rows = 48;
+  FlaoUnits units;
+  std::int64_t rows, all_rows;  // of kv, at a time and of all pieces
+
+  FlaoPieces(const FlaoUnits& of, const FlaoTransforms& transforms, std::int64_t width)
+      : units(of), rows(std::max<std::int64_t>(width, 1)), all_rows(rows) {
+    // Pieces with other than plain rows would all encode the same ones.
+    bool plain = true;
+    for (const RowTransform* x : {&transforms.q, &transforms.k, &transforms.v, &transforms.g}) {
+      plain = plain && x->kind == LrpeKind::none && x->act == Act::none;
+      over_sequence_ = over_sequence_ || x->softmax_over_sequence();
+    }
+    if (plain) rows = std::min(rows, some_rows);
+  }
+
+  /// Whether it is worth it. Softmax over the sequence needs all tokens first.
+  bool wanted() const {
+    constexpr std::int64_t enough_units = 32, least_work = 1 << 21;
+    return units.count() < enough_units && units.work >= least_work && !over_sequence_;
+  }
+  std::int64_t parts() const { return (all_rows - 1) / rows + 1; }
+  static std::int64_t blocks(std::int64_t n) { return (n + tokens - 1) / tokens; }
+
+  /// Calls f(unit, first row of kv) for `begin` to `end` of units.count() * parts() pieces.
+  template <class F>
+  void for_each_part(std::int64_t begin, std::int64_t end, F f) const {
+    for (std::int64_t i = begin; i < end; ++i) f(i / parts(), i % parts() * rows);
+  }
+  /// Calls f(unit, first token) for `begin` to `end` of units.count() * blocks(n) pieces.
+  template <class F>
+  static void for_each_block(std::int64_t begin, std::int64_t end, std::int64_t n, F f) {
+    for (std::int64_t i = begin; i < end; ++i) f(i / blocks(n), i % blocks(n) * tokens);
+  }
+
+ private:
+  bool over_sequence_ = false;
+};
+
 /// One of q, k, v, g; the values may be missing where only gradients go through.
 template <class T>
 class FlaoRows {
@@ -266,20 +308,27 @@ class FlaoRows {
   std::int64_t b_ = 0, h_ = -1;
 };
 
-/// kv = k~^T v~ of one batch entry and head. `next` is what is read after it.
+/// kv = k~^T v~ of one batch entry and head, or `rows` of its rows from `row` on. `next` is what is
+/// read after it.
 template <class T>
 void multiply_keys(FlaoScratch<T>& scratch, FlaoRows<T>& k, FlaoRows<T>& v, T* kv,
-                   const typename Gemm<T>::Next& next) {
+                   const typename Gemm<T>::Next& next, std::int64_t row, std::int64_t rows) {
   const std::int64_t m = k.tokens(), e = v.width();
   const std::int64_t block = scratch.rows_at_once(m, k.tile_width() + v.tile_width());
-  if (m == 0) std::fill_n(kv, k.width() * e, T(0));
+  T* const out = kv + row * e;
+  if (m == 0) std::fill_n(out, rows * e, T(0));
   for (std::int64_t first = 0; first < m; first += block) {
     const std::int64_t n = std::min(block, m - first);
     const Matrix a = k.encoded(first, n, scratch.tile());
     const Matrix b = v.encoded(first, n, scratch.tile() + block * k.tile_width());
-    scratch.gemm.multiply(a.transposed(), b, kv, e, first > 0,
+    scratch.gemm.multiply(a.transposed().block(row, 0, rows, n), b, out, e, first > 0,
                           first + n == m ? next : typename Gemm<T>::Next{});
   }
+}
+template <class T>
+void multiply_keys(FlaoScratch<T>& scratch, FlaoRows<T>& k, FlaoRows<T>& v, T* kv,
+                   const typename Gemm<T>::Next& next) {
+  multiply_keys(scratch, k, v, kv, next, 0, k.width());
 }
 
 }  // namespace quipu::detail::on_cpu
