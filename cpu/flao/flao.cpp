@@ -130,7 +130,8 @@ void forward_in_pieces(const FlaoPieces& pieces, const View& q, const View& k, c
       const std::int64_t b = units.entry(unit), h = units.head(unit);
       for (FlaoRows<T>* rows : {&q_rows, &g_rows}) rows->begin(b, h);
       const std::int64_t behind = std::min(first + pieces.tokens, s.n);
-      queries.run(b, h, product(unit), first, behind, [] { return Next<T>{}; });
+      queries.run(b, h, product(unit), first, behind,
+                  [&] { return behind < s.n ? queries.ahead(b, h, behind) : Next<T>{}; });
     });
   });
 }

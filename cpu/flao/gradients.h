@@ -99,7 +99,8 @@ class QueryGradients {
     h_ = h;
     kv_ = kv;
     const Stage stage = Stage::gradients;
-    run_stage(stage, q_.wanted(stage), g_.wanted(stage), false, tokens, {}, {});
+    run_stage(stage, q_.wanted(stage), g_.wanted(stage), false, tokens, {},
+              ahead(b, h, tokens.end, some_rows));
   }
   /// Some rows of d_kv.
   void run_rows(std::int64_t b, std::int64_t h, T* d_kv, Range rows) {
@@ -251,7 +252,7 @@ class KeyGradients {
     });
   }
   void run_tokens(std::int64_t b, std::int64_t h, T* d_kv, Range tokens) {
-    run_stage(Stage::gradients, b, h, d_kv, tokens, {});
+    run_stage(Stage::gradients, b, h, d_kv, tokens, ahead(b, h, tokens.end));
   }
   /// What is read first from a token on.
   Next<T> ahead(std::int64_t b, std::int64_t h, std::int64_t first) const {

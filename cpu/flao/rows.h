@@ -83,7 +83,7 @@ struct FlaoUnits {
 /// sums over tokens into some rows of kv or d_kv at a time, so that no sum is cut and none needs
 /// memory of its own, and everything else into blocks of tokens.
 struct FlaoPieces {
-  static constexpr std::int64_t tokens = 128, some_rows = 48;
+  static constexpr std::int64_t tokens = 128, some_rows = 64;
   FlaoUnits units;
   std::int64_t rows, all_rows;  // of kv, at a time and of all pieces
 
