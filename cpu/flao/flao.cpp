@@ -1,10 +1,14 @@
 // flao, linear attention with an output gate: forward. A batch entry and head is one piece of work:
 // kv, which stays in the second-level cache, is summed over blocks of keys, then blocks of queries
-// are multiplied by it and by the gate. Plain rows of any type are read by the products where they
+// are multiplied by it, and each part of that by the gate while it is in the first-level cache. Few
+// heads are cut further (FlaoPieces). Plain rows of any type are read by the products where they
 // lie; rows with an activation or a position encoding pass through a tile. Everything is read once
-// and written once, and asked for while the product before it is made; bound by the multiply-add
-// units. Plain bf16 goes by pairs in the first product. kv has more digits than bf16 and stays f32:
-// as bf16 and its residual it would take as long.
+// and written once, and asked for while the product before it is made.
+//
+// Bound by the multiply-add units: at 256 tokens of 128 features 0.76 of their peak in f32. Plain
+// bf16 goes by pairs in the first product. kv has more digits than bf16 and stays f32 (as bf16 and
+// its residual it would take as long), so that the bound is three quarters of the time of f32, of
+// which this is 0.73; a fifth of the time is packing, gating and reading what was asked for.
 #include "quipu/core/threads/parallel.h"
 #include "rows.h"
 

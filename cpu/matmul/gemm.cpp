@@ -6,9 +6,10 @@
 // of `a` is packed once for every 1 KiB of columns of c, unless its rows can be read where they
 // lie, and one of `b` once for every call, which costs a few per cent; what is packed next, what
 // the caller reads next and the part of c that comes next are asked for in advance, line by line
-// between the steps of the inner loop (without that, flao of bf16 takes a tenth more). The rest is
-// bound by the multiply-add units. Where both operands are bf16 and the machine multiplies pairs of
-// them, they are packed as pairs, which doubles the speed.
+// between the steps of the inner loop (requests.h; without that, flao of bf16 takes a tenth more).
+// The rest is bound by the multiply-add units. Where both operands are bf16 and the machine
+// multiplies pairs of them, they are packed as pairs, which doubles the speed; rows of `a` are
+// pairs as they lie. A caller may take each part of c when it is complete instead of a whole c.
 #include "gemm.h"
 
 #include <algorithm>

@@ -19,7 +19,7 @@ struct Request {
 
   // Inlined, or the compiler takes it for a function without effect.
   QUIPU_INLINE void send(std::int64_t step) const {
-    if (step < count) __builtin_prefetch(first + step * spacing, 0, 2);
+    if (step < count) __builtin_prefetch(first + step * spacing, 0, 3);
   }
 };
 
