@@ -35,8 +35,10 @@ QUIPU_INLINE void narrow_run(BFloat16* to, const float* from, std::int64_t n) {
       x[v] = _mm512_loadu_ps(from + done + 16 * v);
       rare |= _mm512_fpclass_ps_mask(x[v], subnormal);
     }
-    if (rare != 0) [[unlikely]]
-      break;
+    if (rare != 0) [[unlikely]] {
+      for (std::int64_t i = done; i < done + 64; ++i) to[i] = narrowed(from[i]);
+      continue;
+    }
     for (int v = 0; v < 4; ++v) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + done + 16 * v),
                           reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x[v])));
