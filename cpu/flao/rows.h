@@ -3,6 +3,7 @@
 // or g of one batch entry and head, encoded on the way to a product and back.
 #include "quipu/cpu/lrpe/row_transform.h"
 #include "quipu/cpu/matmul/gemm.h"
+#include "quipu/cpu/matmul/register_tiles.h"
 #include "quipu/cpu/online_columns.h"
 #include "quipu/cpu/simd/bfloat16.h"
 #include "quipu/ops/flao/kernels.h"
@@ -13,6 +14,20 @@ namespace quipu::detail::on_cpu {
 template <class T>
 Matrix dense(T* data, std::int64_t rows, std::int64_t columns) {
   return {data, dtype_of<T>, rows, columns, columns, 1};
+}
+
+/// A matrix with rows as wide as a part of a product, from the part's place on.
+inline Matrix beside(const Matrix& m, std::int64_t row, std::int64_t column) {
+  return {m.at(row, column),  m.dtype,      m.rows - row,
+          m.columns - column, m.row_stride, m.column_stride};
+}
+
+/// Whether the rows lie as bf16 that follow each other, to be converted as they are used.
+inline bool dense_bf16(const Matrix& m) {
+  return m.dtype == DType::bf16 && m.column_stride == 1;
+}
+inline BFloat16* bf16_row(const Matrix& m, std::int64_t row) {
+  return static_cast<BFloat16*>(m.at(row, 0));
 }
 
 /// The scratch memory of a thread: 252 KiB, meant for the stack.
@@ -37,6 +52,7 @@ class FlaoScratch {
   }
 
   Gemm<T> gemm;
+  static constexpr std::int64_t part_width = panel_width<T>;  // of a part of a product
   // One row each.
   static constexpr std::int64_t longest = most_flao_features(dtype_of<T>);
   alignas(64) T x[longest], spare[longest], up[longest];
@@ -61,6 +77,48 @@ struct FlaoUnits {
   std::int64_t head(std::int64_t unit) const { return unit / batch; }
   /// Where a tensor with one matrix for each batch entry and head has it.
   std::int64_t place(std::int64_t unit) const { return entry(unit) * heads + head(unit); }
+};
+
+/// Where there are fewer units than many a machine has cores, each is cut, by the shape alone:
+/// sums over tokens into some rows of kv or d_kv at a time, so that no sum is cut and none needs
+/// memory of its own, and everything else into blocks of tokens.
+struct FlaoPieces {
+  static constexpr std::int64_t tokens = 128, some_rows = 64;
+  FlaoUnits units;
+  std::int64_t rows, all_rows;  // of kv, at a time and of all pieces
+
+  FlaoPieces(const FlaoUnits& of, const FlaoTransforms& transforms, std::int64_t width)
+      : units(of), rows(std::max<std::int64_t>(width, 1)), all_rows(rows) {
+    // Pieces with other than plain rows would all encode the same ones.
+    bool plain = true;
+    for (const RowTransform* x : {&transforms.q, &transforms.k, &transforms.v, &transforms.g}) {
+      plain = plain && x->kind == LrpeKind::none && x->act == Act::none;
+      over_sequence_ = over_sequence_ || x->softmax_over_sequence();
+    }
+    if (plain) rows = std::min(rows, some_rows);
+  }
+
+  /// Whether it is worth it. Softmax over the sequence needs all tokens first.
+  bool wanted() const {
+    constexpr std::int64_t enough_units = 32, least_work = 1 << 21;
+    return units.count() < enough_units && units.work >= least_work && !over_sequence_;
+  }
+  std::int64_t parts() const { return (all_rows - 1) / rows + 1; }
+  static std::int64_t blocks(std::int64_t n) { return (n + tokens - 1) / tokens; }
+
+  /// Calls f(unit, first row of kv) for `begin` to `end` of units.count() * parts() pieces.
+  template <class F>
+  void for_each_part(std::int64_t begin, std::int64_t end, F f) const {
+    for (std::int64_t i = begin; i < end; ++i) f(i / parts(), i % parts() * rows);
+  }
+  /// Calls f(unit, first token) for `begin` to `end` of units.count() * blocks(n) pieces.
+  template <class F>
+  static void for_each_block(std::int64_t begin, std::int64_t end, std::int64_t n, F f) {
+    for (std::int64_t i = begin; i < end; ++i) f(i / blocks(n), i % blocks(n) * tokens);
+  }
+
+ private:
+  bool over_sequence_ = false;
 };
 
 /// One of q, k, v, g; the values may be missing where only gradients go through.
@@ -126,12 +184,6 @@ class FlaoRows {
   }
   Matrix ahead(std::int64_t first, std::int64_t rows) const { return ahead(b_, h_, first, rows); }
 
-  /// A plain row of bf16 where it is, which is converted as it is used; null for others.
-  const BFloat16* plain_bf16(std::int64_t token) const {
-    const bool is = plain() && x_.dtype == DType::bf16 && x_.stride(3) == 1;
-    return is ? reinterpret_cast<const BFloat16*>(at(x_, offset(x_, token))) : nullptr;
-  }
-
   /// A row with its activation: where it is, in the scratch's x, or in `y`.
   const T* activated(std::int64_t token, T* y) {
     return encoder_.activate(values(token), columns_, y);
@@ -140,6 +192,17 @@ class FlaoRows {
   /// Whether a product can leave gradients of x~ straight in those of x.
   bool direct(const Grad& d_x) const {
     return plain() && is_dense<T>(d_x.view, d_x.view.stride(3), d_x.view.size(3));
+  }
+  /// Where gradients of some rows go.
+  Matrix target(const Grad& d_x, std::int64_t b, std::int64_t h, std::int64_t first,
+                std::int64_t n) const {
+    const View& v = d_x.view;
+    if (v.numel() == 0) return {};
+    const std::int64_t offset = b * v.stride(0) + h * v.stride(1) + first * v.stride(2);
+    return {at(v, offset), v.dtype, n, v.size(3), v.stride(2), v.stride(3)};
+  }
+  Matrix target(const Grad& d_x, std::int64_t first, std::int64_t n) const {
+    return target(d_x, b_, h_, first, n);
   }
   T* place(const Grad& d_x, std::int64_t token) const {
     return reinterpret_cast<T*>(at(d_x.view, offset(d_x.view, token)));
@@ -245,20 +308,27 @@ class FlaoRows {
   std::int64_t b_ = 0, h_ = -1;
 };
 
-/// kv = k~^T v~ of one batch entry and head. `next` is what is read after it.
+/// kv = k~^T v~ of one batch entry and head, or `rows` of its rows from `row` on. `next` is what is
+/// read after it.
 template <class T>
 void multiply_keys(FlaoScratch<T>& scratch, FlaoRows<T>& k, FlaoRows<T>& v, T* kv,
-                   const typename Gemm<T>::Next& next) {
+                   const typename Gemm<T>::Next& next, std::int64_t row, std::int64_t rows) {
   const std::int64_t m = k.tokens(), e = v.width();
   const std::int64_t block = scratch.rows_at_once(m, k.tile_width() + v.tile_width());
-  if (m == 0) std::fill_n(kv, k.width() * e, T(0));
+  T* const out = kv + row * e;
+  if (m == 0) std::fill_n(out, rows * e, T(0));
   for (std::int64_t first = 0; first < m; first += block) {
     const std::int64_t n = std::min(block, m - first);
     const Matrix a = k.encoded(first, n, scratch.tile());
     const Matrix b = v.encoded(first, n, scratch.tile() + block * k.tile_width());
-    scratch.gemm.multiply(a.transposed(), b, kv, e, first > 0,
+    scratch.gemm.multiply(a.transposed().block(row, 0, rows, n), b, out, e, first > 0,
                           first + n == m ? next : typename Gemm<T>::Next{});
   }
+}
+template <class T>
+void multiply_keys(FlaoScratch<T>& scratch, FlaoRows<T>& k, FlaoRows<T>& v, T* kv,
+                   const typename Gemm<T>::Next& next) {
+  multiply_keys(scratch, k, v, kv, next, 0, k.width());
 }
 
 }  // namespace quipu::detail::on_cpu

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "quipu/core/dtype.h"
 
@@ -39,6 +40,30 @@ struct Matrix {
   }
 };
 
+/// A part of a product that is complete: at (row, column), its rows `stride` apart.
+template <class T>
+struct ProductPart {
+  std::int64_t row, column, rows, columns;
+  T* sums;
+  std::int64_t stride;
+};
+
+/// A reference to a function that takes parts of a product.
+template <class T>
+class ProductTaker {
+ public:
+  template <class F>
+  requires(!std::is_same_v<F, ProductTaker>)  // a copy must not refer to the original
+      explicit ProductTaker(F& f)
+      : object_(&f),
+        call_([](void* o, const ProductPart<T>& part) { (*static_cast<F*>(o))(part); }) {}
+  void operator()(const ProductPart<T>& part) const { call_(object_, part); }
+
+ private:
+  void* object_;
+  void (*call_)(void*, const ProductPart<T>&);
+};
+
 /// The buffers of products on one thread: 250 KiB, meant for the stack. T is float or double.
 template <class T>
 class Gemm {
@@ -60,9 +85,13 @@ class Gemm {
   /// second-level cache has to hold it beside the product.
   using Next = std::array<Matrix, 4>;
 
-  /// c (=|+=) a b, where c is (a.rows, b.columns) with dense rows that lie `c_stride` apart.
+  /// c (=|+=) a b, where c is (a.rows, b.columns) with dense rows that lie `c_stride` apart. A
+  /// taker is given every part of the sums as soon as it is complete, while it is in the
+  /// first-level cache. There need be no c then (null) if a has no more columns than
+  /// `depth_at_once`.
   void multiply(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add,
-                const Next& next = {});
+                const Next& next = {}, const ProductTaker<T>* taker = nullptr);
+  std::int64_t depth_at_once(std::int64_t columns) const;
 
   // Sizes of the buffers, in elements. The inner loop reads a few rows of `a` from the first-level
   // cache and panels of `b` from the second.
@@ -75,7 +104,9 @@ class Gemm {
   // A slot is what is packed as one element: a number, or two narrower ones.
   template <class Slot>
   void multiply_as(const Matrix& a, const Matrix& b, T* c, std::int64_t c_stride, bool add,
-                   const Next& next);
+                   const Next& next, const ProductTaker<T>* taker);
+  void nothing(std::int64_t rows, std::int64_t columns, T* c, std::int64_t c_stride, bool add,
+               const ProductTaker<T>* taker);
   template <class Slot>
   bool pack_a(const Matrix& a);
   template <class Slot>

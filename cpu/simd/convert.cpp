@@ -85,6 +85,8 @@ void convert_run(To* out, std::int64_t out_stride, const From* in, std::int64_t 
   if (out_stride == 1 && in_stride == 1) {
     if constexpr (std::is_same_v<To, From>) {
       std::memcpy(out, in, static_cast<std::size_t>(n) * sizeof(To));
+    } else if constexpr (std::is_same_v<To, BFloat16> && std::is_same_v<From, float>) {
+      narrow_run(out, in, n);
     } else {
       QUIPU_VECTORIZE
       for (std::int64_t i = 0; i < n; ++i) out[i] = converted<To>(in[i]);
@@ -292,9 +294,14 @@ void add_run(void* data, DType dtype, std::int64_t stride, const T* in, std::int
     for (std::int64_t i = 0; i < n; ++i) out[i] = wrapping_sum(out[i], in[i]);
   } else if (std::is_same_v<T, float> && dtype == DType::bf16 && stride == 1) {
     auto* out = static_cast<BFloat16*>(data);
-    QUIPU_VECTORIZE
-    for (std::int64_t i = 0; i < n; ++i) {
-      out[i] = narrowed(widened(out[i]) + static_cast<float>(in[i]));
+    float sum[block_size];
+    for (std::int64_t i = 0; i < n; i += block_size) {
+      const std::int64_t count = std::min(block_size, n - i);
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < count; ++j) {
+        sum[j] = widened(out[i + j]) + static_cast<float>(in[i + j]);
+      }
+      narrow_run(out + i, sum, count);
     }
   } else if (compute_type(dtype) == dtype_of<T>) {
     add_in<T>(data, dtype, stride, in, n);

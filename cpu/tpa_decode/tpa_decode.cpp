@@ -3,7 +3,9 @@
 // of them at usual sizes). A block is taken in tiles: bk bq^T, that times aq^T, and times ak gives
 // scores; their exponentials times av, transposed and multiplied with bv, add to the output, which
 // shrinks when a tile raises the largest score. Every factor is read once, nothing else but sums is
-// written; bound by the multiply-add units, with memory close behind.
+// written; bound by the multiply-add units (half of their peak at the published sizes, where sums
+// of 16 columns are short of registers to wait in), with memory close behind. Keys of bf16 are
+// multiplied by pairs where they lie; weights have more digits than that.
 //
 // Blocks are put together by their log-sum-exps.
 #include "tpa_decode.h"

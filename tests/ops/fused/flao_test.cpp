@@ -86,6 +86,32 @@ TEST_CASE_FIXTURE(EachDevice, "flao: no further from the truth than its composit
   }
 }
 
+TEST_CASE("flao: a head alone, which is cut into pieces, has the bits that it has among many") {
+  const Sizes many{1, 32, 300, 270, 72, 80};
+  FlaoOptions silu{
+      .q_act = Act::silu, .k_act = Act::silu, .g_act = Act::silu, .keep = FlaoKeep::kv};
+  FlaoOptions rotated = silu;
+  rotated.lrpe = FlaoLrpe::rotate;
+  rotated.theta = theta_of({1, 36}, f32, cpu);
+  rotated.keep = FlaoKeep::kv_and_qkv;
+  for (const DType dtype : {f32, bf16}) {
+    CAPTURE(dtype);
+    const auto in = inputs_of(many, dtype, cpu);
+    const Tensor upstream = upstream_of(many, dtype, cpu);
+    const auto one = [](const Tensor& x) { return x.detach().slice(1, 3, 4).clone(); };
+    std::vector<Tensor> alone;
+    for (const Tensor& x : in) alone.push_back(one(x).set_requires_grad());
+    for (const FlaoOptions& options : {FlaoOptions{}, silu, rotated}) {
+      const auto wanted = run(flao, in, options, upstream);
+      const auto got = run(flao, alone, options, one(upstream));
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CAPTURE(i);
+        CHECK(same_bits(got[i], one(wanted[i])));
+      }
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "flao: rows of any width in f32") {
   const FlaoOptions plain{.k_act = Act::softmax, .k_dim = -1, .g_act = Act::silu};
   FlaoOptions doubled{.q_act = Act::softmax, .q_dim = -1, .lrpe = FlaoLrpe::cosine};
