@@ -109,9 +109,16 @@ class Forward {
     const std::int64_t n = plan_.length, block = std::min(n, room<T> / g.width);
     for (std::int64_t k = 0; k < n; k += block) {
       const auto place = [&](std::int64_t i) { return tile + i * g.width; };
+      // What comes next is asked for while there are exponentials to compute: the next block, or
+      // the next lines, which follow where there is one strip of them.
+      const auto place_and_ask = [&](std::int64_t i) {
+        ask_for(x_, g.offsets[0] + (k + i + block) * plan_.axis_stride[0], plan_.column_stride[0],
+                g.width);
+        return place(i);
+      };
       state.add_converted(
           std::min(block, n - k), g.width, [&](std::int64_t i) { return row(g, place(i), k + i); },
-          place);
+          place_and_ask);
     }
     state.finish(g.width);
 
