@@ -32,7 +32,7 @@ struct OnlineColumns {
   template <class Row, class Place, class Weight>
   void add(std::int64_t rows, std::int64_t width, Row row, Place place, Weight weight) const {
     T shift[widest_strip], part[widest_strip];
-    find_shift(rows, width, row, shift);
+    raise(rows, width, row, shift);
     std::fill_n(part, width, T(0));
     T weighted_part[widest_strip];
     if (weighted) std::fill_n(weighted_part, width, T(0));
@@ -46,9 +46,7 @@ struct OnlineColumns {
       }
       if (weighted) add_products(weighted_part, e, weight(k), width);
     }
-    for (std::int64_t j = 0; j < width; ++j) sum[j] += part[j];
-    if (!weighted) return;
-    for (std::int64_t j = 0; j < width; ++j) weighted[j] += weighted_part[j];
+    add_sums(part, weighted_part, width);
   }
   template <class Row, class Place>
   void add(std::int64_t rows, std::int64_t width, Row row, Place place) const {
@@ -61,6 +59,67 @@ struct OnlineColumns {
     if (row(0) != place(0)) return add(rows, width, row, place);
     for (std::int64_t k = 1; k < rows; ++k) row(k);
     add(rows, width, place, place);
+  }
+
+  /// The steps of `add`, for any width. Raises the largest entries to those of new rows, and leaves
+  /// what is to be taken from their entries in `shift`.
+  template <class Row>
+  void raise(std::int64_t rows, std::int64_t width, Row row, T* shift) const {
+    std::copy_n(largest, width, shift);
+    for (std::int64_t k = 0; k < rows; ++k) {
+      const T* x = row(k);
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < width; ++j) largest[j] = x[j] > largest[j] ? x[j] : largest[j];
+    }
+    QUIPU_VECTORIZE
+    for (std::int64_t j = 0; j < width; ++j) {
+      const T before = shift[j];
+      shift[j] = finite(largest[j]);
+      const T shrink = math::exp_below(before - shift[j]);
+      sum[j] *= shrink;
+      if (weighted) weighted[j] *= shrink;
+    }
+  }
+
+  /// Adds the exponentials of a row to `sums`, and their products with the weights to `products` if
+  /// there are any.
+  static void add_row(const T* x, const T* shift, const T* weights, T* sums, T* products,
+                      std::int64_t width) {
+    if (weights) {
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < width; ++j) {
+        const T e = math::exp_below(x[j] - shift[j]);
+        sums[j] += e;
+        products[j] += e * weights[j];
+      }
+    } else {
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < width; ++j) sums[j] += math::exp_below(x[j] - shift[j]);
+    }
+  }
+
+  void add_sums(const T* sums, const T* products, std::int64_t width) const {
+    for (std::int64_t j = 0; j < width; ++j) sum[j] += sums[j];
+    if (!weighted) return;
+    for (std::int64_t j = 0; j < width; ++j) weighted[j] += products[j];
+  }
+
+  /// Takes in what was found of other rows.
+  void join(const OnlineColumns& other, std::int64_t width) const {
+    for (std::int64_t first = 0; first < width; first += widest_strip) {
+      const OnlineColumns to = from(first), more = other.from(first);
+      const std::int64_t n = std::min(widest_strip, width - first);
+      T mine[widest_strip], others[widest_strip];
+      QUIPU_VECTORIZE
+      for (std::int64_t j = 0; j < n; ++j) {
+        const T x = to.largest[j], y = more.largest[j], raised = x > y ? x : y;
+        mine[j] = math::exp_below(x - finite(raised));
+        others[j] = math::exp_below(y - finite(raised));
+        to.largest[j] = raised;
+      }
+      add_scaled(to.sum, mine, more.sum, others, n);
+      if (weighted) add_scaled(to.weighted, mine, more.weighted, others, n);
+    }
   }
 
   /// Turns sums into their inverses, and weighted sums into means.
@@ -76,27 +135,15 @@ struct OnlineColumns {
   /// -infinity minus itself would be no number.
   static T finite(T x) { return x == -std::numeric_limits<T>::infinity() ? T(0) : x; }
 
+  /// a = a x + b y
+  static void add_scaled(T* a, const T* x, const T* b, const T* y, std::int64_t n) {
+    QUIPU_VECTORIZE
+    for (std::int64_t j = 0; j < n; ++j) a[j] = a[j] * x[j] + b[j] * y[j];
+  }
+
   static void add_products(T* sums, const T* a, const T* b, std::int64_t n) {
     QUIPU_VECTORIZE
     for (std::int64_t j = 0; j < n; ++j) sums[j] += a[j] * b[j];
-  }
-
-  /// Raises the largest entries to those of the new rows.
-  template <class Row>
-  void find_shift(std::int64_t rows, std::int64_t width, Row row, T* shift) const {
-    T before[widest_strip];
-    std::copy_n(largest, width, before);
-    for (std::int64_t k = 0; k < rows; ++k) {
-      const T* x = row(k);
-      QUIPU_VECTORIZE
-      for (std::int64_t j = 0; j < width; ++j) largest[j] = x[j] > largest[j] ? x[j] : largest[j];
-    }
-    for (std::int64_t j = 0; j < width; ++j) {
-      shift[j] = finite(largest[j]);
-      const T shrink = math::exp_below(before[j] - shift[j]);
-      sum[j] *= shrink;
-      if (weighted) weighted[j] *= shrink;
-    }
   }
 };
 

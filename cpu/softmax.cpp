@@ -3,7 +3,8 @@
 // strips of neighbouring lines are taken row by row, without a transpose: strips are as wide as
 // lets their rows stay in the second-level cache between the passes over them (largest entry,
 // exponentials and sum, result; backward: mean, result). What is longer is read from memory once
-// more and needs each exponential twice. Bound by exp, then by memory.
+// more and needs each exponential twice. Bound by exp, then by memory, which is asked for the next
+// rows of a strip while there are exponentials to compute: 0.7 to 0.8 of the time in f32.
 //
 // Where o was rounded to bf16 or f16, it no longer adds up to one, and backward divides by its sum.
 // d_o - mean is then a sum of o (d_o - d_o of the others) and as good as o is, also where one entry
@@ -109,9 +110,16 @@ class Forward {
     const std::int64_t n = plan_.length, block = std::min(n, room<T> / g.width);
     for (std::int64_t k = 0; k < n; k += block) {
       const auto place = [&](std::int64_t i) { return tile + i * g.width; };
+      // What comes next is asked for while there are exponentials to compute: the next block, or
+      // the next lines, which follow where there is one strip of them.
+      const auto place_and_ask = [&](std::int64_t i) {
+        ask_for(x_, g.offsets[0] + (k + i + block) * plan_.axis_stride[0], plan_.column_stride[0],
+                g.width);
+        return place(i);
+      };
       state.add_converted(
           std::min(block, n - k), g.width, [&](std::int64_t i) { return row(g, place(i), k + i); },
-          place);
+          place_and_ask);
     }
     state.finish(g.width);
 

@@ -25,6 +25,12 @@ Shape attention_sums(const AttentionInputs& in, const Grad& d_q) {
   return shape;
 }
 
+/// Of each column the largest entry and the sum, in backward the mean of the gradient, too.
+std::int64_t lrpe(const RowTransform& transform, const Shape& x, bool backward) {
+  if (!transform.softmax_over_sequence() || numel(x) == 0) return 0;
+  return lrpe_columns(x[0], x[2], backward).slots() * (backward ? 3 : 2) * x[1] * x[3];
+}
+
 std::int64_t lrpe_theta(LrpeKind kind, const Shape& x) {
   return lrpe_theta_parts(x[1], x[2]) * x[1] * angles_of(kind, x[3]);
 }
@@ -43,8 +49,7 @@ Shape tpa_backward(const TpaSizes& s, bool split) {
 void register_cpu_workspace() {
   constexpr DeviceKind cpu = DeviceKind::cpu;
   softmax_workspace.provide(cpu, [](std::int64_t, std::int64_t, std::int64_t) { return Shape{0}; });
-  lrpe_workspace.provide(cpu,
-                         [](const RowTransform&, const Shape&, bool) -> std::int64_t { return 0; });
+  lrpe_workspace.provide(cpu, on_cpu::lrpe);
   lrpe_theta_workspace.provide(cpu, on_cpu::lrpe_theta);
   flao_backward_reads_qkv.provide(
       cpu, [](const FlaoSizes&, const FlaoTransforms&, DType) { return true; });

@@ -32,6 +32,24 @@ inline std::int64_t lrpe_theta_parts(std::int64_t heads, std::int64_t tokens) {
   return std::clamp<std::int64_t>(tokens / shortest, 1, (units + rows - 1) / rows);
 }
 
+/// What softmax over the sequence must know of its columns is found for `entries` batch entries at
+/// a time, with the tokens cut into `parts`; each part of an entry has its own numbers. Forward
+/// holds fewer of them than a number a column for the largest entries, and one for the sums, would
+/// be.
+struct LrpeColumns {
+  std::int64_t entries, parts;
+  std::int64_t slots() const { return entries * parts; }
+};
+inline LrpeColumns lrpe_columns(std::int64_t batch, std::int64_t tokens, bool backward) {
+  constexpr std::int64_t most_parts = 8, shortest = 64, few = 4;
+  const std::int64_t fitting = std::clamp<std::int64_t>(tokens / shortest, 1, most_parts);
+  if (backward) return {batch, fitting};
+  const std::int64_t slots = std::max(most_parts, batch - 1);
+  const std::int64_t entries = std::clamp<std::int64_t>(slots / most_parts, std::min(few, batch),
+                                                        std::max<std::int64_t>(batch, 1));
+  return {entries, std::min(fitting, slots / std::max<std::int64_t>(entries, 1))};
+}
+
 /// How many partial sums of the gradients of weight and bias of a norm there are.
 inline std::int64_t norm_parts(std::int64_t outer) {
   return std::clamp<std::int64_t>(outer / 32, 1, 32);

@@ -28,6 +28,7 @@ struct Lines {
   const View& o;
   const AxisPlan<3>& plan;
   const AxisPlan<3>::Group& group;
+  std::int64_t places;  // along the axis of o
 
   char* source(std::int64_t k) const { return at(x, group.offsets[0] + k * plan.axis_stride[0]); }
   char* indices(std::int64_t k) const {
@@ -61,19 +62,35 @@ struct Lines {
   }
 
  private:
+  /// First finds which of a block of rows go there, then adds those. Where they are some of many,
+  /// the memory is asked for them in advance: half the time of an embedding's gradient in bf16.
   template <class T, class Sums>
   void each_row(std::int64_t low, std::int64_t high, Sums& sums) const {
-    std::int64_t places[block];
+    constexpr std::int64_t ahead = 4;
+    const bool all = high - low == places;
+    std::int64_t here[block], found[block];
     T values[widest];
-    for (std::int64_t k = 0; k < plan.length; ++k) {
-      if (k % block == 0) {
-        load_run(places, indices(k), index.dtype, plan.axis_stride[1],
-                 std::min(block, plan.length - k));
+    for (std::int64_t first = 0; first < plan.length; first += block) {
+      const std::int64_t n = std::min(block, plan.length - first);
+      load_run(here, indices(first), index.dtype, plan.axis_stride[1], n);
+      std::int64_t count = 0;
+      for (std::int64_t k = 0; k < n && !all; ++k) {
+        found[count] = k;
+        count += here[k] >= low && here[k] < high;
       }
-      const std::int64_t place = places[k % block];
-      if (place < low || place >= high) continue;
-      load_run(values, source(k), x.dtype, plan.column_stride[0], group.width);
-      sums.add_row(place, values);
+      for (std::int64_t k = 0; k < n && all; ++k) {
+        load_run(values, source(first + k), x.dtype, plan.column_stride[0], group.width);
+        sums.add_row(here[k], values);
+      }
+      for (std::int64_t i = 0; i < count; ++i) {
+        if (i + ahead < count) {
+          const char* next = source(first + found[i + ahead]);
+          const std::int64_t bytes = group.width * static_cast<std::int64_t>(size_of(x.dtype));
+          for (std::int64_t k = 0; k < bytes; k += 64) __builtin_prefetch(next + k);
+        }
+        load_run(values, source(first + found[i]), x.dtype, plan.column_stride[0], group.width);
+        sums.add_row(here[found[i]], values);
+      }
     }
   }
 };
@@ -168,7 +185,7 @@ void scatter(const View& o, const View& index, const View& x, int axis) {
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t low = task % ranges * range, high = std::min(places, low + range);
       plan.each(task / ranges, task / ranges + 1, [&](const AxisPlan<3>::Group& group) {
-        add_range({x, index, o, plan, group}, low, high);
+        add_range({x, index, o, plan, group, places}, low, high);
       });
     }
   });

@@ -1,8 +1,12 @@
 // Position encodings. Rows (head, token) are cut into blocks, in the order in which they lie in
-// memory; cos and sin of a block are found once, stay in the first-level cache, and serve every
-// batch entry. So each row is read once and written once, and memory bounds it.
+// memory; cos and sin of a block are found once, stay in the second-level cache, and serve every
+// batch entry. So each row is read once and written once, and memory bounds it. Long sequences have
+// long blocks: a block of an entry is a stretch of memory, and beyond the caches stretches of 128
+// KiB are read in 0.8 of the time of those of 16 KiB.
 //
-// Softmax over the sequence goes another way: see sequence.h.
+// Where there is softmax over the sequence, its columns come first: see sequence.h.
+#include <optional>
+
 #include "quipu/core/threads/parallel.h"
 #include "sequence.h"
 
@@ -10,21 +14,32 @@ namespace quipu::detail {
 namespace on_cpu {
 namespace {
 
-/// Rows of a block: their sin/cos table takes 16 KiB in f32.
-std::int64_t block_rows(std::int64_t angles) {
-  return std::clamp<std::int64_t>(2048 / std::max<std::int64_t>(angles, 1), 1, 64);
+/// Elements of a block's tables of cos and sin.
+template <class T>
+constexpr std::int64_t table = 65536 / static_cast<std::int64_t>(sizeof(T));
+
+/// Rows of a block: as many as its tables take, but few enough to make work for many threads.
+template <class T>
+std::int64_t block_rows(std::int64_t rows, std::int64_t angles) {
+  constexpr std::int64_t blocks = 32, shortest = 32, longest = 256;
+  const std::int64_t fitting = table<T> / std::max<std::int64_t>(angles, 1);
+  return std::clamp<std::int64_t>(std::min(fitting, std::clamp(rows / blocks, shortest, longest)),
+                                  1, longest);
 }
 
 template <class T>
 class Encoding {
  public:
-  Encoding(const View& x, const View& angles, const RowTransform& transform, std::int64_t features)
+  Encoding(const View& x, const View& angles, const RowTransform& transform, std::int64_t features,
+           const SequenceColumns<T>* columns)
       : encoder_(transform, features),
         source_(angles, encoder_, x.size(2)),
+        columns_(columns),
         batch_(x.size(0)),
         heads_(x.size(1)),
         tokens_(x.size(2)),
-        heads_inside_(std::abs(x.stride(1)) < std::abs(x.stride(2))) {}
+        heads_inside_(columns ? columns->heads_side_by_side()
+                              : std::abs(x.stride(1)) < std::abs(x.stride(2))) {}
 
  protected:
   static constexpr std::int64_t longest = most_features(dtype_of<T>);
@@ -32,7 +47,7 @@ class Encoding {
     std::int64_t head, token;
   };
   struct Buffers {
-    alignas(64) T cos[longest], sin[longest];  // of a block
+    alignas(64) T cos[table<T>], sin[table<T>];  // of a block
     alignas(64) T row[longest], spare[longest], wide[2 * longest];
   };
 
@@ -43,36 +58,85 @@ class Encoding {
   /// Calls f(buffers, b, place, cos, sin) for all rows.
   template <class F>
   void for_each_row(Angles how, F f) const {
-    const std::int64_t n = encoder_.angles(), block = block_rows(n);
-    const std::int64_t several = std::max<std::int64_t>(1, 8 / batch_);
-    parallel_for(heads_ * tokens_, block * several, [&](std::int64_t begin, std::int64_t end) {
-      Buffers buffers;
-      for (std::int64_t first = begin; first < end; first += block) {
-        const std::int64_t last = std::min(first + block, end);
-        for (std::int64_t r = first; r < last; ++r) {
-          const std::int64_t turn = (r - first) * n;
-          const auto [head, token] = place(r);
-          const T* angle = source_.get(how, head, token, buffers.row);
-          find_turns(angle, buffers.cos + turn, buffers.sin + turn, n);
-        }
-        for (std::int64_t b = 0; b < batch_; ++b) {
-          for (std::int64_t r = first; r < last; ++r) {
-            const std::int64_t turn = (r - first) * n;
-            f(buffers, b, place(r), buffers.cos + turn, buffers.sin + turn);
-          }
-        }
+    if (!columns_) return encode_entries(0, batch_, how, f);
+    const std::int64_t entries = columns_->entries();
+    for (std::int64_t first = 0; first < batch_; first += entries) {
+      const std::int64_t last = std::min(first + entries, batch_);
+      // The first ones enter the angles.
+      const Angles here = first > 0 ? Angles::read : how;
+      if (columns_->in_parts()) {
+        columns_->find(0, heads_, first, last - first);
+        encode_entries(first, last, here, f);
+      } else {
+        encode_heads(first, last, here, f);
       }
-    });
+    }
+  }
+
+  /// What is known of the columns of a row.
+  ColumnRow<T> columns_of(std::int64_t b, const Place& p) const {
+    return columns_ ? columns_->of(b, p.head) : ColumnRow<T>{};
   }
 
   RowEncoder<T> encoder_;
 
  private:
+  std::int64_t block() const { return block_rows<T>(heads_ * tokens_, encoder_.angles()); }
+
+  template <class F>
+  void encode_entries(std::int64_t first, std::int64_t last, Angles how, F f) const {
+    const std::int64_t several = std::max<std::int64_t>(1, 8 / (last - first));
+    parallel_for(heads_ * tokens_, block() * several, [&](std::int64_t begin, std::int64_t end) {
+      encode_rows(begin, end, first, last, how, f);
+    });
+  }
+
+  /// A head of a few entries at a time: where its rows lie together, they are still near when they
+  /// are read again.
+  template <class F>
+  void encode_heads(std::int64_t first, std::int64_t last, Angles how, F f) const {
+    constexpr std::int64_t few = SequenceColumns<T>::few;
+    const std::int64_t parts = (last - first + few - 1) / few;
+    parallel_for(heads_ * parts, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t head = i / parts, b = first + i % parts * few;
+        const std::int64_t b_end = std::min(b + few, last);
+        columns_->find(head, 1, b, b_end - b);
+        // One task of a head enters its angles.
+        const Angles here = b > first && how == Angles::enter ? Angles::find : how;
+        encode_rows(head * tokens_, (head + 1) * tokens_, b, b_end, here, f);
+      }
+    });
+  }
+
+  template <class F>
+  void encode_rows(std::int64_t begin, std::int64_t end, std::int64_t first_entry,
+                   std::int64_t last_entry, Angles how, F f) const {
+    const std::int64_t n = encoder_.angles(), block = this->block();
+    Buffers buffers;
+    for (std::int64_t first = begin; first < end; first += block) {
+      const std::int64_t last = std::min(first + block, end);
+      for (std::int64_t r = first; r < last; ++r) {
+        const std::int64_t turn = (r - first) * n;
+        const auto [head, token] = place(r);
+        const T* angle = source_.get(how, head, token, buffers.row);
+        find_turns(angle, buffers.cos + turn, buffers.sin + turn, n);
+      }
+      for (std::int64_t b = first_entry; b < last_entry; ++b) {
+        for (std::int64_t r = first; r < last; ++r) {
+          const std::int64_t turn = (r - first) * n;
+          f(buffers, b, place(r), buffers.cos + turn, buffers.sin + turn);
+        }
+      }
+    }
+  }
+
   Place place(std::int64_t row) const {
     return heads_inside_ ? Place{row % heads_, row / heads_} : Place{row / tokens_, row % tokens_};
   }
 
   AngleSource<T> source_;
+  const SequenceColumns<T>* columns_;  // with softmax over the sequence
   std::int64_t batch_, heads_, tokens_;
   bool heads_inside_;
 };
@@ -80,8 +144,9 @@ class Encoding {
 template <class T>
 class Forward : Encoding<T> {
  public:
-  Forward(const View& x, const View& o, const View& angles, const RowTransform& transform)
-      : Encoding<T>(x, angles, transform, x.size(3)), x_(x), o_(Target::write_to(o)) {}
+  Forward(const View& x, const View& o, const View& angles, const RowTransform& transform,
+          const SequenceColumns<T>* columns)
+      : Encoding<T>(x, angles, transform, x.size(3), columns), x_(x), o_(Target::write_to(o)) {}
 
   void run() const {
     this->for_each_row(Angles::enter, [&](auto& buffers, std::int64_t b, const auto& place,
@@ -89,7 +154,7 @@ class Forward : Encoding<T> {
       const std::int64_t d = this->encoder_.features(), width = this->encoder_.width();
       const std::int64_t to = this->offset(o_.view, b, place), stride = o_.view.stride(3);
       const T* x = read_row(buffers.row, x_, this->offset(x_, b, place), x_.stride(3), d);
-      const T* y = this->encoder_.activate(x, {}, buffers.spare);
+      const T* y = this->encoder_.activate(x, this->columns_of(b, place), buffers.spare);
       T* o = place_of_row(buffers.wide, o_, to, stride, width);
       this->encoder_.encode(y, cos, sin, o);
       finish_row(o_, to, stride, o, width);
@@ -105,8 +170,11 @@ template <class T>
 class Backward : Encoding<T> {
  public:
   Backward(const View& x, const View& d_o, const Grad& d_x, const View& angles,
-           const RowTransform& transform)
-      : Encoding<T>(d_o, angles, transform, d_x.view.size(3)), x_(x), d_o_(d_o), d_x_(d_x) {}
+           const RowTransform& transform, const SequenceColumns<T>* columns)
+      : Encoding<T>(d_o, angles, transform, d_x.view.size(3), columns),
+        x_(x),
+        d_o_(d_o),
+        d_x_(d_x) {}
 
   void run() const {
     this->for_each_row(Angles::read, [&](auto& buffers, std::int64_t b, const auto& place,
@@ -121,7 +189,7 @@ class Backward : Encoding<T> {
       if (encoder.has_act()) {
         // d_o is no longer needed; x and the softmax of it can lie there.
         const T* x = read_row(buffers.wide, x_, this->offset(x_, b, place), x_.stride(3), d);
-        encoder.activate_back(x, d_x, {}, buffers.spare, d_x);
+        encoder.activate_back(x, d_x, this->columns_of(b, place), buffers.spare, d_x);
       }
       finish_row(d_x_, to, stride, d_x, d);
     });
@@ -134,28 +202,30 @@ class Backward : Encoding<T> {
 };
 
 template <class T>
-void forward_as(const View& x, const View& o, const View& angles, const RowTransform& transform) {
-  if (transform.softmax_over_sequence()) return SequenceForward<T>(x, o, angles, transform).run();
-  Forward<T>(x, o, angles, transform).run();
+void forward_as(const View& x, const View& o, const View& angles, const RowTransform& transform,
+                const View& space) {
+  std::optional<SequenceColumns<T>> columns;
+  if (transform.softmax_over_sequence()) columns.emplace(x, View{}, angles, transform, space);
+  Forward<T>(x, o, angles, transform, columns ? &*columns : nullptr).run();
 }
 
 template <class T>
 void backward_as(const View& x, const View& d_o, const Grad& d_x, const View& angles,
-                 const RowTransform& transform) {
-  if (transform.softmax_over_sequence()) {
-    return SequenceBackward<T>(x, d_o, d_x, angles, transform).run();
-  }
-  Backward<T>(x, d_o, d_x, angles, transform).run();
+                 const RowTransform& transform, const View& space) {
+  std::optional<SequenceColumns<T>> columns;
+  if (transform.softmax_over_sequence()) columns.emplace(x, d_o, angles, transform, space);
+  Backward<T>(x, d_o, d_x, angles, transform, columns ? &*columns : nullptr).run();
 }
 
-void forward(View x, View o, View angles, const RowTransform& transform, View) {
+void forward(View x, View o, View angles, const RowTransform& transform, View space) {
   if (x.numel() == 0) return;
-  (x.dtype == f64 ? forward_as<double> : forward_as<float>)(x, o, angles, transform);
+  (x.dtype == f64 ? forward_as<double> : forward_as<float>)(x, o, angles, transform, space);
 }
 
-void backward(View x, View d_o, Grad d_x, View angles, const RowTransform& transform, View) {
+void backward(View x, View d_o, Grad d_x, View angles, const RowTransform& transform, View space) {
   if (d_o.numel() == 0) return;
-  (d_o.dtype == f64 ? backward_as<double> : backward_as<float>)(x, d_o, d_x, angles, transform);
+  (d_o.dtype == f64 ? backward_as<double> : backward_as<float>)(x, d_o, d_x, angles, transform,
+                                                                space);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "functions.h"
 #include "quipu/core/error.h"
+#include "quipu/cpu/simd/vector_math.h"
 #include "quipu/cpu/tiles.h"
 
 namespace quipu::detail::on_cpu {
@@ -14,7 +15,10 @@ namespace quipu::detail::on_cpu {
 template <class T>
 struct PointwiseTask {
   PointwiseTask(Pointwise f, const Operands& in, const Layout<4>& layout, const Offsets<4>& starts)
-      : function(pointwise_function<T>(f)), copies(f == Pointwise::copy), count(in.count) {
+      : function(pointwise_function<T>(f)),
+        adding(adding_function<T>(f)),
+        copies(f == Pointwise::copy),
+        count(in.count) {
     ensure(function != nullptr, "pointwise function ", static_cast<int>(f),
            " has no whole-number version");
     for (int i = 0; i < count; ++i) {
@@ -24,7 +28,7 @@ struct PointwiseTask {
                        : Source<T>(Path(in[i].view, layout.shape, layout[i + 1], starts[k + 1]));
     }
   }
-  PointwiseFunction<T> function;
+  PointwiseFunction<T> function, adding;
   bool copies;
   int count;
   std::array<Source<T>, 3> sources;
@@ -49,13 +53,23 @@ class Evaluator {
   const T* evaluate(std::int64_t begin, std::int64_t n, T* out) {
     const T* a = a_.read(begin, n);
     if (task_.copies) return a;
-    const T* b = task_.count > 1 ? b_.read(begin, n) : nullptr;
-    const T* c = task_.count > 2 ? c_.read(begin, n) : nullptr;
-    task_.function(a, b, c, out, n);
+    call(task_.function, a, begin, n, out);
     return out;
   }
 
+  /// Adds f at the positions to `out`, where there is a loop that does.
+  void add(std::int64_t begin, std::int64_t n, T* out) {
+    call(task_.adding, a_.read(begin, n), begin, n, out);
+  }
+
  private:
+  QUIPU_INLINE void call(PointwiseFunction<T> f, const T* a, std::int64_t begin, std::int64_t n,
+                         T* out) {
+    const T* b = task_.count > 1 ? b_.read(begin, n) : nullptr;
+    const T* c = task_.count > 2 ? c_.read(begin, n) : nullptr;
+    f(a, b, c, out, n);
+  }
+
   const PointwiseTask<T>& task_;
   Reader<T> a_, b_, c_;
 };

@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "quipu/cpu/simd/simd.h"
 #include "quipu/cpu/simd/vector_acts.h"
 #include "quipu/cpu/simd/vector_pow.h"
 #include "quipu/cpu/simd/wrapping.h"
@@ -28,6 +29,31 @@ template <class T, class F>
 void map_ternary(const T* a, const T* b, const T* c, T* o, std::int64_t n) {
   QUIPU_VECTORIZE
   for (std::int64_t i = 0; i < n; ++i) o[i] = F{}(a[i], b[i], c[i]);
+}
+
+/// relu's gradient, written or added. A compiler would load only those d whose x is above zero, and
+/// every load of d would wait for one of x: vectors of d are held before they are chosen from.
+/// Added in the same loop, this takes 0.6 of the time of a tile that is added afterwards.
+template <class T, bool add>
+void map_relu_grad(const T* d, const T* x, const T*, T* o, std::int64_t n) {
+  using Loose = typename Simd<T>::Loose;
+  using Vector = typename Simd<T>::Vector;
+  constexpr std::int64_t lanes = Simd<T>::lanes;
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const Vector at = *reinterpret_cast<const Loose*>(x + i);
+    Vector up = *reinterpret_cast<const Loose*>(d + i);
+#if defined(__x86_64__)
+    asm("" : "+v"(up));
+#endif
+    up = at <= Vector{} ? Vector{} : up;
+    Loose& to = *reinterpret_cast<Loose*>(o + i);
+    to = add ? to + up : up;
+  }
+  for (; i < n; ++i) {
+    const T value = x[i] <= T(0) ? T(0) : d[i];
+    o[i] = add ? o[i] + value : value;
+  }
 }
 
 /// The loop over a function of one, two or three elements. The function is a lambda without
@@ -203,7 +229,7 @@ PointwiseFunction<T> gradient_function(Pointwise f) {
     case Pointwise::cos_grad: return map_angle_b<T>([](T d, SinCos<T> x) { return -d * x.sin; });
     case Pointwise::abs_grad:
       return map<T>([](T d, T x) { return x > T(0) ? d : x < T(0) ? -d : x; });
-    case Pointwise::relu_grad: return map<T>([](T d, T x) { return x <= T(0) ? T(0) : d; });
+    case Pointwise::relu_grad: return map_relu_grad<T, false>;
     case Pointwise::sigmoid_grad:
       return map<T>([](T d, T x) { return d * math::logistic_slope(x); });
     case Pointwise::silu_grad: return map<T>([](T d, T x) { return d * math::silu_slope(x); });
@@ -243,8 +269,20 @@ PointwiseFunction<T> pointwise_function(Pointwise f) {
   }
   return found;
 }
+
+template <class T>
+PointwiseFunction<T> adding_function(Pointwise f) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (f == Pointwise::relu_grad) return map_relu_grad<T, true>;
+  }
+  return nullptr;
+}
+
 template PointwiseFunction<float> pointwise_function(Pointwise);
 template PointwiseFunction<double> pointwise_function(Pointwise);
 template PointwiseFunction<std::int64_t> pointwise_function(Pointwise);
+template PointwiseFunction<float> adding_function(Pointwise);
+template PointwiseFunction<double> adding_function(Pointwise);
+template PointwiseFunction<std::int64_t> adding_function(Pointwise);
 
 }  // namespace quipu::detail::on_cpu

@@ -15,6 +15,11 @@ using PointwiseFunction = void (*)(const T* a, const T* b, const T* c, T* o, std
 template <class T>
 PointwiseFunction<T> pointwise_function(Pointwise f);
 
+/// The loop that adds: o[i] += f(...). Null where a tile of results that are added in a loop of
+/// their own does as well: where there is more to compute than relu's gradient has.
+template <class T>
+PointwiseFunction<T> adding_function(Pointwise f);
+
 /// o[i] (=|+=) f(a[i], b[i]) for bf16, computed in f32 and rounded once. Null for functions that
 /// have no such loop. One pass, where tiles of f32 would take longer than the memory.
 using Bf16Function = void (*)(const BFloat16* a, const BFloat16* b, BFloat16* o, std::int64_t n,

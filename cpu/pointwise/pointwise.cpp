@@ -20,7 +20,11 @@ void run_part(const Target& o, Pointwise f, const Operands& in, const Layout<4>&
     alignas(64) T tile[tile_size<T>];
     for (std::int64_t i = begin; i < end; i += tile_size<T>) {
       const std::int64_t n = std::min(tile_size<T>, end - i);
-      T* in_place = o.add ? nullptr : out.dense<T>(i, n);
+      T* in_place = o.add && !task.adding ? nullptr : out.dense<T>(i, n);
+      if (o.add && in_place) {
+        evaluator.add(i, n, in_place);
+        continue;
+      }
       const T* result = evaluator.evaluate(i, n, in_place ? in_place : tile);
       if (result != in_place) out.write(result, i, n, o.add);
     }

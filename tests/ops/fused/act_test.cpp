@@ -182,6 +182,28 @@ TEST_CASE_FIXTURE(EachDevice, "act: relu passes nothing at 0") {
   CHECK(x.grad().to_vector() == std::vector{0.0, 0.0, 0.0, 1.0});
 }
 
+TEST_CASE_FIXTURE(EachDevice, "act: relu's gradient is written and added alike") {
+  // NaN passes everything on, what is not passed on leaves no trace even of NaN and infinity.
+  const std::vector<double> at{-1, -0.0, 0, 1, -infinity, infinity, nan_value};
+  const std::vector<double> up{-2, nan_value, infinity, -0.0, -infinity, 3, 4};
+  const std::vector<double> wanted{0, 0, 0, -0.0, 0, 3, 4};
+  for (const DType dtype : {f64, f32, bf16}) {
+    CAPTURE(name_of(dtype));
+    std::vector<double> x, d_o, d_x;
+    for (int i = 0; i < 40; ++i) {  // vectors and a rest
+      const auto k = static_cast<std::size_t>(i) % at.size();
+      x.push_back(at[k]), d_o.push_back(up[k]), d_x.push_back(wanted[k]);
+    }
+    const Tensor written = zeros({40}, dtype, device), added = full({40}, 5, dtype, device);
+    const Tensor saved = from(x, {40}, dtype, device), upstream = from(d_o, {40}, dtype, device);
+    act_backward(saved, upstream, Grad::write_to(written), Act::relu);
+    act_backward(saved, upstream, Grad::add_to(added), Act::relu);
+    CHECK(written.to_vector() == d_x);
+    for (double& v : d_x) v += 5;
+    CHECK(added.to_vector() == d_x);
+  }
+}
+
 TEST_CASE("act: softmax of large, infinite and missing numbers") {
   for (const DType dtype : {f64, f32}) {
     CHECK(softmax({1e30, 1e30, -1e30}, dtype) == std::vector{0.5, 0.5, 0.0});

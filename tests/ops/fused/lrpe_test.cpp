@@ -71,6 +71,18 @@ TEST_CASE_FIXTURE(EachDevice, "lrpe: softmax over sequences that are cut into pa
   }
 }
 
+TEST_CASE("lrpe: softmax over parts of a sequence whose heads go in groups") {
+  // On the CPU: several parts of the tokens, groups of heads side by side, the last one smaller.
+  for (const Case& c : {Case{Op::rotate, {2, 130, 5, 400}, {5, 200}, Act::softmax, 1, 3},
+                        Case{Op::rotate, {2, 200, 3, 30}, {3, 15}, Act::softmax, 1, 0, {}, true}}) {
+    CAPTURE(c.text());
+    check_composition(c.fused(f64, Device()), c.composed(f64, Device()),
+                      input_of(c.shape, f64, Device()));
+    check_threads(c.fused(f32, Device()), input_of(c.shape, f32, Device()));
+    check_threads(c.fused(bf16, Device()), input_of(c.shape, bf16, Device()));
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "lrpe: the published sizes, in every type") {
   std::vector<Case> cases;
   const bool all = device.is_cpu();  // fewer tokens and heads for emulated devices
