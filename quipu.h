@@ -64,6 +64,7 @@
 #include "quipu/ops/norm.h"
 #include "quipu/ops/optimizer_updates.h"
 #include "quipu/ops/pinned.h"
+#include "quipu/ops/pointwise/activations.h"
 #include "quipu/ops/pointwise/arithmetic.h"
 #include "quipu/ops/pointwise/compare.h"
 #include "quipu/ops/pointwise/gelu.h"

@@ -14,6 +14,9 @@ using PointwiseFunction = void (*)(const T* a, const T* b, const T* c, T* o, std
 /// The loop for f; T is float, double or int64_t. Null if f does not exist for whole numbers.
 template <class T>
 PointwiseFunction<T> pointwise_function(Pointwise f);
+/// The same of the rarer functions alone.
+template <class T>
+PointwiseFunction<T> rare_function(Pointwise f);
 
 /// o[i] (=|+=) f(a[i], b[i]) for bf16, computed in f32 and rounded once. Null for functions that
 /// have no such loop. One pass, where tiles of f32 would take longer than the memory.

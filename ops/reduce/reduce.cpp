@@ -89,6 +89,23 @@ Tensor finite_maximum(const Tensor& x, const Reduction& over) {
   return finite;
 }
 
+/// d_x = d_o - e^(x - largest) / total * sum of d_o.
+struct LogSoftmaxRule {
+  Saved x, largest, total;
+  Reduction over;
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) {
+      if (d_o.numel() == 0) return;
+      const Tensor share = workspace(over.kept, total.get().dtype(), d_o.device());
+      sum_into(share, Pointwise::copy, {d_o}, d_o, over, -1);
+      pointwise_kernel(Target::write_to(share), Pointwise::div, {share, total.get()});
+      pointwise_kernel(g, Pointwise::copy, {d_o});
+      pointwise_kernel(Grad{g.view, true}, Pointwise::mul_exp_difference,
+                       {share, x.get(), largest.get()});
+    });
+  }
+};
+
 struct CumsumRule {
   int axis;
   void backward(const Tensor& d_o, Grads& d) const {
@@ -151,6 +168,25 @@ Tensor logsumexp(const Tensor& x, const Axes& axes, bool keepdim) {
   if (wide != x.dtype()) copy_kernel(o, exact);
   return tie(o, {x},
              LogsumexpRule{save_if(keeps, x), save_if(keeps, exact), save_if(keeps, sum), over});
+}
+
+Tensor log_softmax(const Tensor& x, int dim) {
+  const OpScope op("log_softmax");
+  check_floating("x", x.dtype());
+  const Reduction over(x.shape(), wrap_dim(dim, x.dim()), true);
+  const Tensor o = empty(x.shape(), x.dtype(), x.device());
+  if (o.numel() == 0) return tie(o, {x}, LogSoftmaxRule{{}, {}, {}, over});
+  const Tensor largest = finite_maximum(x, over);
+  const Tensor total = workspace(over.kept, f64, x.device());
+  sum_into(total, Pointwise::exp_difference, {x, largest}, x, over, 1);
+  // Rounded after the logarithm, which may be near 0.
+  const Tensor log_total = workspace(over.kept, largest.dtype(), x.device());
+  pointwise_kernel(Target::write_to(log_total), Pointwise::log, {total});
+  pointwise_kernel(Target::write_to(o), Pointwise::sub_sub, {x, largest, log_total});
+  const bool keeps = recording() && x.requires_grad();
+  return tie(
+      o, {x},
+      LogSoftmaxRule{save_if(keeps, x), save_if(keeps, largest), save_if(keeps, total), over});
 }
 
 Tensor cumsum(const Tensor& x, int dim) {

@@ -16,6 +16,9 @@ Tensor var(const Tensor& x, const Axes& axes = {}, bool unbiased = true, bool ke
 /// log(sum(exp(x))) without overflow. Keeps x, the result and as many numbers again, by which
 /// gradients do not depend on how the result was rounded.
 Tensor logsumexp(const Tensor& x, const Axes& axes = {}, bool keepdim = false);
+/// log(softmax(x)) along `dim`, with all its digits where a probability is near 1, too. Keeps x and
+/// two numbers for each line.
+Tensor log_softmax(const Tensor& x, int dim);
 
 // The largest or smallest entry, of the whole tensor or along one dimension; NaN wins. All of the
 // gradient goes to the first of them. Keeps its index.

@@ -66,6 +66,10 @@ const BinaryCase binary_cases[] = {
     {"gt", gt, [](double a, double b) { return a > b; }, false, true},
     {"ge", ge, [](double a, double b) { return a >= b; }, false, true},
     {"logical_and", logical_and, [](double a, double b) { return a != 0 && b != 0; }, false, true},
+    {"remainder", remainder, [](double a, double b) { return std::fmod(a, b); }},
+    {"atan2", atan2, [](double a, double b) { return std::atan2(a, b); }, true},
+    {"logical_xor", logical_xor, [](double a, double b) { return (a != 0) != (b != 0); }, false,
+     true},
     {"logical_or", logical_or, [](double a, double b) { return a != 0 || b != 0; }, false, true},
 };
 

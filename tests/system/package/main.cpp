@@ -44,15 +44,52 @@ Tensor comparisons(const Tensor& x, const Tensor& y) {
 }
 
 Tensor functions(const Tensor& x) {
-  return total({exp(x), sqrt(x), rsqrt(x), tanh(x), log(x), sin(x), cos(x), abs(x)});
+  const Tensor half = x * 0.25, bits = arange(6).reshape({2, 3});
+  const Tensor masks = logical_xor(isnan(x), isinf(x)) | isfinite(x);
+  return total({exp(x),
+                sqrt(x),
+                rsqrt(x),
+                tanh(x),
+                log(x),
+                sin(x),
+                cos(x),
+                abs(x),
+                reciprocal(x),
+                tan(x),
+                log1p(x),
+                expm1(x),
+                asin(half),
+                acos(half),
+                atan(x),
+                sinh(x),
+                cosh(x),
+                asinh(x),
+                acosh(x + 1),
+                atanh(half),
+                erf(x),
+                square(x),
+                sign(x),
+                floor(x),
+                ceil(x),
+                round(x),
+                trunc(x),
+                remainder(x, 2),
+                atan2(x, x),
+                masks,
+                ~bits,
+                bitwise_and(bits, 3) ^ bitwise_or(bits, 1),
+                bitwise_xor(bits, 2) & 1,
+                bitwise_not(bits),
+                shift_left(bits, 1),
+                shift_right(bits, 1)});
 }
 
 Tensor reductions(const Tensor& x) {
   const Tensor d_x = zeros_like(x.detach());
   top_k_backward(top_k(x.detach(), 2).indices, ones({2, 2}), Grad::add_to(d_x));
   return total({d_x, top_k(x, 2, 1).values, sample(x, {.top_k = 2, .top_p = 0.9}), sum(x, 0),
-                mean(x, 1), var(x, 1), logsumexp(x, -1, true), max(x), min(x, 0), argmax(x),
-                argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
+                mean(x, 1), var(x, 1), logsumexp(x, -1, true), log_softmax(x, 1), max(x), min(x, 0),
+                argmax(x), argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
                 cumsum(x, 1)});
 }
 
@@ -84,8 +121,10 @@ Tensor activations(const Tensor& x, const Tensor& y) {
   gelu_backward(at, at, Grad::add_to(d_x));
   swiglu_backward(at, at, at, Grad::add_to(d_x), Grad::add_to(d_y));
   std::printf("%s\n", to_string(act_named("silu")).c_str());
-  return total({act(x, Act::softmax, -1), act_composed(x, Act::relu), gelu(x), gelu_composed(x),
-                normal_cdf(x), swiglu(x, y), swiglu_composed(x, y), d_x, d_y});
+  return total({act(x, Act::softmax, -1), act_composed(x, Act::relu), softmax(x, 1), relu(x),
+                sigmoid(x), silu(x), softplus(x), elu(x), leaky_relu(x), mish(x), hardswish(x),
+                gelu_tanh(x), gelu(x), gelu_composed(x), normal_cdf(x), swiglu(x, y),
+                swiglu_composed(x, y), d_x, d_y});
 }
 
 Tensor positions(const Tensor& in) {
