@@ -100,6 +100,7 @@ Tensor act(const Tensor& x, Act kind, std::optional<int> dim) {
 
 Tensor softmax(const Tensor& x, int dim) {
   const OpScope op("softmax");
+  if (x.dim() == 0) return softmax(x.reshape({1}), dim).reshape({});
   return activated(x, Act::softmax, check_act(x, Act::softmax, dim));
 }
 

@@ -31,7 +31,8 @@ Tensor atan2(const detail::Term& y, const detail::Term& x);
 /// -x, in the type of x. Keeps nothing.
 Tensor neg(const Tensor& x);
 /// Entries below `low` become `low`, above `high` become `high`; the gradient passes where x lies
-/// within the bounds, borders included, and where it is NaN. At least one bound must be given.
+/// within the bounds, borders included, and where it is NaN. At least one bound must be given; if
+/// `low` lies above `high`, all but NaN becomes `high`.
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& low,
              const std::optional<Scalar>& high = {});
 

@@ -159,6 +159,11 @@ Tensor shift_right(const Term& a, const Term& b) {
 Tensor where(const Tensor& condition, const Term& a, const Term& b) {
   const OpScope op("where");
   check_bool("condition", condition);
+  if (!a.is_tensor() && !b.is_tensor()) {
+    // Two numbers have the type that both would have by themselves.
+    const DType type = promote(a.scalar().natural_dtype(), b.scalar().natural_dtype());
+    return choose(condition, a, b, {{}, type, condition.device()});
+  }
   const PointwiseResult result = match_terms(a, b);
   if (a.is_tensor() && b.is_tensor()) check_same_dtype("a", a.tensor(), "b", b.tensor());
   check_same_device("condition", condition, a.is_tensor() ? "a" : "b",

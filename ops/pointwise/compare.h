@@ -59,7 +59,8 @@ inline Tensor operator>=(const detail::Term& a, const detail::Term& b) {
   return ge(a, b);
 }
 
-/// a where `condition` (bool) holds, else b. a and b have one type. Keeps the condition only.
+/// a where `condition` (bool) holds, else b. a and b have one type; of two numbers it is f32 if one
+/// is real, else i64, or bool of two truth values. Keeps the condition only.
 Tensor where(const Tensor& condition, const detail::Term& a, const detail::Term& b);
 /// x with `value` where `mask` (bool, broadcast to the shape of x) holds. Keeps the mask only.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, const Scalar& value);

@@ -8,6 +8,7 @@
 #include "quipu/ops/pointwise/gelu.h"
 #include "quipu/ops/pointwise/unary.h"
 #include "quipu/ops/reduce/reduce.h"
+#include "quipu/ops/reduce/scan.h"
 
 namespace quipu::testing {
 namespace {
