@@ -11,6 +11,7 @@
 #include "quipu/core/graph/step_graph.h"
 #include "quipu/core/io/npy.h"
 #include "quipu/core/io/safetensors.h"
+#include "quipu/core/io/sharded_safetensors.h"
 #include "quipu/core/kernel_modes.h"
 #include "quipu/core/memory/memory.h"
 #include "quipu/core/random/random.h"
