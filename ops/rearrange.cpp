@@ -1,10 +1,10 @@
-// All but flip, which is a view where it stands (ops/views.cpp), are made of views, joins and
-// selections.
+// All but flip are made of views, joins and selections.
 #include "quipu/ops/rearrange.h"
 
 #include <algorithm>
 
 #include "quipu/autograd/knot.h"
+#include "quipu/core/dispatch/kernels.h"
 #include "quipu/ops/checks.h"
 #include "quipu/ops/index/gather.h"
 #include "quipu/ops/join.h"
@@ -14,6 +14,33 @@
 namespace quipu {
 using namespace detail;
 namespace {
+
+/// v with a dimension in the opposite order.
+View backwards(View v, int dim) {
+  if (v.numel() == 0) return v;
+  v.data = static_cast<char*>(v.data) +
+           (v.size(dim) - 1) * v.stride(dim) * static_cast<std::int64_t>(size_of(v.dtype));
+  v.strides[dim] = -v.strides[dim];
+  return v;
+}
+
+struct FlipRule {
+  Dims dims;
+  View flipped(View v) const {
+    for (const std::int64_t d : dims) v = backwards(v, static_cast<int>(d));
+    return v;
+  }
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) { add_into_kernel(g, flipped(d_o)); });
+  }
+};
+
+Tensor flipped_copy(const Tensor& x, const Dims& dims) {
+  const FlipRule rule{dims};
+  const Tensor o = empty(x.shape(), x.dtype(), x.device());
+  copy_kernel(o, rule.flipped(x));
+  return tie(o, {x}, rule);
+}
 
 /// Entries on one side of a diagonal of the two last dimensions: at (row, column) where
 /// column - row <= diagonal.
@@ -68,6 +95,16 @@ Tensor padded(const Tensor& x, int dim, const PadWidth& width, PadMode mode, con
 }
 
 }  // namespace
+
+Tensor flip(const Tensor& x, const Axes& axes) {
+  const OpScope op("flip");
+  const auto flipped = axes.resolve(x.dim());
+  Dims dims;
+  for (int d = 0; d < x.dim(); ++d) {
+    if (flipped[static_cast<std::size_t>(d)]) dims.push_back(d);
+  }
+  return flipped_copy(x, dims);
+}
 
 Tensor roll(const Tensor& x, std::int64_t shift, int dim) {
   const OpScope op("roll");

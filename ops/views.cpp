@@ -176,33 +176,6 @@ struct Range {
   std::int64_t first, count, step;
 };
 
-/// v with a dimension in the opposite order.
-View backwards(View v, int dim) {
-  if (v.numel() == 0) return v;
-  v.data = static_cast<char*>(v.data) +
-           (v.size(dim) - 1) * v.stride(dim) * static_cast<std::int64_t>(size_of(v.dtype));
-  v.strides[dim] = -v.strides[dim];
-  return v;
-}
-
-struct FlipRule {
-  Dims dims;
-  View flipped(View v) const {
-    for (const std::int64_t d : dims) v = backwards(v, static_cast<int>(d));
-    return v;
-  }
-  void backward(const Tensor& d_o, Grads& d) const {
-    d.with(0, [&](const Grad& g) { add_into_kernel(g, flipped(d_o)); });
-  }
-};
-
-Tensor flipped_copy(const Tensor& x, const Dims& dims) {
-  const FlipRule rule{dims};
-  const Tensor o = empty(x.shape(), x.dtype(), x.device());
-  copy_kernel(o, rule.flipped(x));
-  return tie(o, {x}, rule);
-}
-
 /// The diagonal of two dimensions, which comes last.
 struct DiagonalRule {
   int first, second;
@@ -291,7 +264,7 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::optional<std::int64_t> st
       step < 0 ? range.first - std::max<std::int64_t>(count - 1, 0) * by : range.first;
   const PartRule part{d, count > 0 ? lowest : 0, count, by, false};
   const Tensor view = tie(part.project(*this), {*this}, part);
-  return step < 0 ? flipped_copy(view, {d}) : view;
+  return step < 0 ? flip(view, d) : view;
 }
 
 Tensor Tensor::diagonal(std::int64_t offset, int first, int second) const {
@@ -304,16 +277,6 @@ Tensor Tensor::diagonal(std::int64_t offset, int first, int second) const {
   const std::int64_t count = std::min(rows + low, columns - high);
   const DiagonalRule rule{a, b, low + high, count};
   return tie(rule.project(*this), {*this}, rule);
-}
-
-Tensor flip(const Tensor& x, const Axes& axes) {
-  const OpScope op("flip");
-  const auto flipped = axes.resolve(x.dim());
-  Dims dims;
-  for (int d = 0; d < x.dim(); ++d) {
-    if (flipped[static_cast<std::size_t>(d)]) dims.push_back(d);
-  }
-  return flipped_copy(x, dims);
 }
 
 Tensor Tensor::select(int dim, std::int64_t index) const {
