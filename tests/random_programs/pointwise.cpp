@@ -109,38 +109,11 @@ bool cast(Draw& d, Statement& s) {
   return one(d, s);
 }
 
-}  // namespace
-
-void add_pointwise(std::vector<Operator>& table) {
-  constexpr unsigned kink = Operator::kink, light = Operator::keeps_nothing;
+void add_functions(std::vector<Operator>& table) {
+  constexpr unsigned kink = Operator::kink;
   table.insert(
       table.end(),
       {
-          {"add", two, CALL(in[0] + in[1]), light, 14},
-          {"sub", two, CALL(in[0] - in[1]), light, 5},
-          {"mul", two, CALL(in[0] * in[1]), 0, 4},
-          {"div", over_positive, CALL(in[0] / in[1])},
-          {"pow", power, CALL(pow(in[0], in[1]))},
-          {"pow", positive_and_number, CALL(pow(in[0], n[0] / 4.0))},
-          {"pow", one_and_number, CALL(pow(1.5, in[0]))},
-          {"maximum", two, CALL(maximum(in[0], in[1])), kink},
-          {"minimum", two, CALL(minimum(in[0], in[1])), kink},
-          {"add", one_and_number, CALL(in[0] + n[0] / 4.0), light},
-          {"sub", one_and_number, CALL(n[0] / 4.0 - in[0]), light},
-          {"mul", one_and_number, CALL(in[0] * (n[0] / 4.0)), light, 4},
-          {"div", one_and_number, CALL(in[0] / (n[0] / 4.0)), light},
-          {"div", positive_and_number, CALL(n[0] / 4.0 / in[0])},
-          {"neg", one, CALL(-in[0]), light},
-          {"clamp", one, CALL(clamp(in[0], -0.5, 0.75)), kink},
-          {"clamp", one, CALL(clamp(in[0], 0.25)), kink},
-          {"exp", one, CALL(exp(in[0]))},
-          {"log", one_positive, CALL(log(in[0]))},
-          {"sqrt", one_positive, CALL(sqrt(in[0]))},
-          {"rsqrt", one_positive, CALL(rsqrt(in[0]))},
-          {"tanh", one, CALL(tanh(in[0])), 0, 2},
-          {"sin", one, CALL(sin(in[0]))},
-          {"cos", one, CALL(cos(in[0]))},
-          {"abs", one, CALL(abs(in[0])), kink},
           {"sinh", one, CALL(sinh(in[0]))},
           {"cosh", one, CALL(cosh(in[0]))},
           {"tan", one, CALL(tan(in[0] * 0.125))},
@@ -181,20 +154,55 @@ void add_pointwise(std::vector<Operator>& table) {
           {"sign", one, CALL(sign(in[0])), kink},
           {"remainder", one_and_number, CALL(remainder(in[0], n[0] / 4.0)), kink},
           {"atan2", power, CALL(atan2(in[0], in[1]))},
-          {"eq", two, CALL(eq(in[0], in[1])), kink},
-          {"ne", two, CALL(ne(in[0], in[1])), kink},
-          {"lt", two, CALL(in[0] < in[1]), kink},
-          {"le", two, CALL(in[0] <= in[1]), kink},
-          {"gt", one_and_number, CALL(in[0] > n[0] / 4.0), kink},
-          {"ge", two, CALL(in[0] >= in[1]), kink},
-          {"logical_and", one_or_two_masks, CALL(logical_and(in[0], in[1]))},
-          {"logical_or", one_or_two_masks, CALL(logical_or(in[0], in[1]))},
-          {"logical_not", one_or_two_masks, CALL(logical_not(in[0]))},
-          {"where", choice, CALL(where(in[0], in[1], in[2])), 0, 2},
-          {"where", choice, CALL(where(in[0], n[0] / 4.0, in[1]))},
-          {"masked_fill", masked, CALL(masked_fill(in[0], in[1], n[0] / 4.0))},
-          {"to", cast, CALL(in[0].to(DType(n[0]))), light | kink},
       });
+}
+
+}  // namespace
+
+void add_pointwise(std::vector<Operator>& table) {
+  add_functions(table);
+  constexpr unsigned kink = Operator::kink, light = Operator::keeps_nothing;
+  table.insert(table.end(),
+               {
+                   {"add", two, CALL(in[0] + in[1]), light, 14},
+                   {"sub", two, CALL(in[0] - in[1]), light, 5},
+                   {"mul", two, CALL(in[0] * in[1]), 0, 4},
+                   {"div", over_positive, CALL(in[0] / in[1])},
+                   {"pow", power, CALL(pow(in[0], in[1]))},
+                   {"pow", positive_and_number, CALL(pow(in[0], n[0] / 4.0))},
+                   {"pow", one_and_number, CALL(pow(1.5, in[0]))},
+                   {"maximum", two, CALL(maximum(in[0], in[1])), kink},
+                   {"minimum", two, CALL(minimum(in[0], in[1])), kink},
+                   {"add", one_and_number, CALL(in[0] + n[0] / 4.0), light},
+                   {"sub", one_and_number, CALL(n[0] / 4.0 - in[0]), light},
+                   {"mul", one_and_number, CALL(in[0] * (n[0] / 4.0)), light, 4},
+                   {"div", one_and_number, CALL(in[0] / (n[0] / 4.0)), light},
+                   {"div", positive_and_number, CALL(n[0] / 4.0 / in[0])},
+                   {"neg", one, CALL(-in[0]), light},
+                   {"clamp", one, CALL(clamp(in[0], -0.5, 0.75)), kink},
+                   {"clamp", one, CALL(clamp(in[0], 0.25)), kink},
+                   {"exp", one, CALL(exp(in[0]))},
+                   {"log", one_positive, CALL(log(in[0]))},
+                   {"sqrt", one_positive, CALL(sqrt(in[0]))},
+                   {"rsqrt", one_positive, CALL(rsqrt(in[0]))},
+                   {"tanh", one, CALL(tanh(in[0])), 0, 2},
+                   {"sin", one, CALL(sin(in[0]))},
+                   {"cos", one, CALL(cos(in[0]))},
+                   {"abs", one, CALL(abs(in[0])), kink},
+                   {"eq", two, CALL(eq(in[0], in[1])), kink},
+                   {"ne", two, CALL(ne(in[0], in[1])), kink},
+                   {"lt", two, CALL(in[0] < in[1]), kink},
+                   {"le", two, CALL(in[0] <= in[1]), kink},
+                   {"gt", one_and_number, CALL(in[0] > n[0] / 4.0), kink},
+                   {"ge", two, CALL(in[0] >= in[1]), kink},
+                   {"logical_and", one_or_two_masks, CALL(logical_and(in[0], in[1]))},
+                   {"logical_or", one_or_two_masks, CALL(logical_or(in[0], in[1]))},
+                   {"logical_not", one_or_two_masks, CALL(logical_not(in[0]))},
+                   {"where", choice, CALL(where(in[0], in[1], in[2])), 0, 2},
+                   {"where", choice, CALL(where(in[0], n[0] / 4.0, in[1]))},
+                   {"masked_fill", masked, CALL(masked_fill(in[0], in[1], n[0] / 4.0))},
+                   {"to", cast, CALL(in[0].to(DType(n[0]))), light | kink},
+               });
 }
 
 void add_in_place(std::vector<Operator>& table) {
