@@ -43,6 +43,7 @@
 #include "quipu/nn/optim/sgd.h"
 #include "quipu/nn/tensor_product_attention.h"
 #include "quipu/nn/train/checkpoint.h"
+#include "quipu/nn/train/event_file.h"
 #include "quipu/nn/train/finite.h"
 #include "quipu/nn/train/interrupt.h"
 #include "quipu/nn/train/progress.h"
