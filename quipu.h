@@ -63,6 +63,7 @@
 #include "quipu/ops/join.h"
 #include "quipu/ops/loss/cross_entropy.h"
 #include "quipu/ops/loss/linear_cross_entropy.h"
+#include "quipu/ops/loss/losses.h"
 #include "quipu/ops/loss/mse_loss.h"
 #include "quipu/ops/lrpe/lrpe.h"
 #include "quipu/ops/matmul/linear.h"

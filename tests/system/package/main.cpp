@@ -206,8 +206,11 @@ Tensor layers(const Tensor& x, const Tensor& y) {
   AttentionGrads d;
   d.q = Grad::add_to(d_x.reshape({1, 1, 2, 3}));
   attention_backward(q, k, k, output, output.o, d, {.causal = true});
-  return total({linear(x, y), linear_composed(x, y, ones({2})), attention(q, k, k),
-                attention_composed(q, k, k), output.lse, d_x});
+  const Tensor p = softmax(y, 1), classes = argmax(y, 1);
+  return total({l1_loss(x, y), huber_loss(x, y), bce_with_logits(x, p),
+                kl_div(log_softmax(x, 1), p), nll_loss(log_softmax(x, 1), classes), linear(x, y),
+                linear_composed(x, y, ones({2})), attention(q, k, k), attention_composed(q, k, k),
+                output.lse, d_x});
 }
 
 Tensor in_place() {
