@@ -148,10 +148,6 @@ class Tensor {
 
   // In place. A tensor that a tape has recorded, or a parameter while a tape records, needs NoGrad.
   const Tensor& copy_from(const Tensor& source) const;  // casts and broadcasts
-  /// x(indices) = values, which broadcast, or += with `accumulate`. Where a position is named
-  /// several times, the last one counts, or all of them are added.
-  const Tensor& index_put_(const std::vector<Index>& indices, const Tensor& values,
-                           bool accumulate = false) const;
   const Tensor& fill_(const Scalar& value) const;
   const Tensor& zero_() const { return fill_(0); }
   const Tensor& add_(const Tensor& other, const Scalar& scale = 1) const;  // this += scale * other
@@ -171,6 +167,10 @@ class Tensor {
   const Tensor& operator-=(const Tensor& other) const { return sub_(other); }
   const Tensor& operator*=(const Tensor& other) const { return mul_(other); }
   const Tensor& operator*=(const Scalar& value) const { return mul_(value); }
+  /// x(indices) = values, which broadcast, or += with `accumulate`. Where a position is named
+  /// several times, the last one counts, or all of them are added.
+  const Tensor& index_put_(const std::vector<Index>& indices, const Tensor& values,
+                           bool accumulate = false) const;
 
   // Gradients; defined by autograd/.
   const Tensor& set_requires_grad(bool on = true) const;
