@@ -221,6 +221,18 @@ std::pair<std::string_view, std::string_view> split(const std::string& where,
 
 }  // namespace
 
+std::int64_t elements_of(const std::string& where, const Shape& shape) {
+  std::int64_t count = 1;
+  bool fits = true, none = false;
+  for (const std::int64_t size : shape) {
+    none |= size == 0;
+    fits = fits && (size == 0 || !__builtin_mul_overflow(count, size, &count));
+  }
+  check(fits && count <= std::int64_t{1} << 59, where, ": shape ", shape,
+        " has more elements than can be addressed");
+  return none ? 0 : count;
+}
+
 Tensor parse_npy(const std::string& where, std::string_view bytes) {
   const auto [text, elements] = split(where, bytes);
   const Header header = HeaderReader(where, text).read();
@@ -228,7 +240,7 @@ Tensor parse_npy(const std::string& where, std::string_view bytes) {
         header.shape->size(), " dimensions; a tensor has at most ", max_dims);
   const Shape shape(*header.shape);
   const DType dtype = dtype_for(where, *header.type);
-  const std::int64_t count = numel(shape);
+  const std::int64_t count = elements_of(where, shape);
   const std::size_t stored = elements.size() / header.type->size;
   check(stored == static_cast<std::size_t>(count) && elements.size() % header.type->size == 0,
         where, ": shape ", shape, " takes ", count, " elements of ", header.type->size,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "quipu/core/context.h"
+#include "quipu/core/io/npy_format.h"
 #include "quipu/core/text.h"
 
 namespace quipu::nn {
@@ -101,7 +102,7 @@ Tensor read_idx(const std::string& path) {
         " dimensions; a tensor has at most ", max_dims);
   Shape shape;
   for (int d = 0; d < dims; ++d) shape.push_back(file.size());
-  const auto count = static_cast<std::size_t>(numel(shape));
+  const auto count = static_cast<std::size_t>(elements_of(path, shape));
   std::vector<Tensor> pieces;
   std::size_t read = 0;
   const std::size_t at_once = piece / type->size;

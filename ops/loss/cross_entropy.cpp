@@ -97,9 +97,9 @@ Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
   check_floating("logits", logits.dtype());
   check_same_dtype("logits", logits, "targets", targets);
   check_same_device("logits", logits, "targets", targets);
-  check(logits.dim() >= 1 && targets.shape() == logits.shape(), "targets has shape ",
-        targets.shape(), ", but logits has shape ", logits.shape(),
-        " (probabilities need the same)");
+  check(logits.dim() >= 1 && targets.shape() == logits.shape(), "targets is ", targets.dtype(),
+        targets.shape(), ", so probabilities, which have the shape ", logits.shape(),
+        " of logits; classes are i64 or i32");
   const Tensor logp = log_softmax(logits.to(compute_type(logits.dtype())), -1);
   const double s = options.label_smoothing, classes = static_cast<double>(logits.size(-1));
   Tensor p = targets.to(logp.dtype());

@@ -132,7 +132,8 @@ class Sizes {
 };
 
 /// The product of two, summed over what is not wanted any more.
-Labelled multiplied(const Labelled& a, const Labelled& b, const std::string& wanted, const Sizes& sizes) {
+Labelled multiplied(const Labelled& a, const Labelled& b, const std::string& wanted,
+                    const Sizes& sizes) {
   std::string batch, left, right, inner;
   for (const char c : a.letters) {
     (has(b.letters, c) ? (has(wanted, c) ? batch : inner) : left) += c;
@@ -140,7 +141,8 @@ Labelled multiplied(const Labelled& a, const Labelled& b, const std::string& wan
   for (const char c : b.letters) {
     if (!has(a.letters, c)) right += c;
   }
-  const auto matrices = [&](const Labelled& t, const std::string& rows, const std::string& columns) {
+  const auto matrices = [&](const Labelled& t, const std::string& rows,
+                            const std::string& columns) {
     const std::string order = batch + rows + columns;
     return arranged(t, order)
         .expand(sizes.shape(order))
@@ -152,10 +154,8 @@ Labelled multiplied(const Labelled& a, const Labelled& b, const std::string& wan
 }
 
 /// What the result has if the formula does not say so.
-std::string implied(const std::vector<Labelled>& terms) {
-  std::string all_letters, once;
-  for (const Labelled& t : terms) all_letters += t.letters;
-  std::string sorted = all_letters;
+std::string implied(const std::string& all_letters) {
+  std::string once, sorted = all_letters;
   std::sort(sorted.begin(), sorted.end());
   for (char c = first_unnamed + max_dims; c-- > first_unnamed;) {
     if (has(all_letters, c)) once += c;
@@ -176,11 +176,13 @@ Tensor einsum(const std::string& formula, const std::vector<Tensor>& operands) {
   std::vector<Labelled> terms;
   Sizes sizes;
   int most_unnamed = 0;
+  std::string all_letters;
+  const auto count = static_cast<std::size_t>(std::count(inputs.begin(), inputs.end(), ',')) + 1;
+  check(count == operands.size(), "formula \"", formula, "\" has ", count, " operands, but ",
+        operands.size(), " are given");
   for (std::size_t begin = 0; begin <= inputs.size();) {
     const std::size_t end = std::min(inputs.find(',', begin), inputs.size());
     const std::string letters = inputs.substr(begin, end - begin);
-    check(terms.size() < operands.size(), "formula \"", formula, "\" has more operands than the ",
-          operands.size(), " that are given");
     const Tensor& x = operands[terms.size()];
     check_floating("an operand", x.dtype());
     check_same_dtype("operand 0", operands[0], "another operand", x);
@@ -191,14 +193,13 @@ Tensor einsum(const std::string& formula, const std::vector<Tensor>& operands) {
     check(unnamed >= 0 && static_cast<int>(names.size()) == x.dim(), "operand ", terms.size(),
           " of formula \"", formula, "\" has letters ", letters, ", but shape ", x.shape());
     most_unnamed = std::max(most_unnamed, unnamed);
+    all_letters += names;
     terms.push_back(with_diagonals({names, x}));
     sizes.note(terms.back());
     begin = end + 1;
   }
-  check(terms.size() == operands.size(), "formula \"", formula, "\" has ", terms.size(),
-        " operands, but ", operands.size(), " are given");
   const std::string result = arrow == std::string::npos
-                                 ? implied(terms)
+                                 ? implied(all_letters)
                                  : spelled_out(text.substr(arrow + 2), most_unnamed, formula);
   for (std::size_t i = 0; i < result.size(); ++i) {
     const std::string letter(1, result[i]);

@@ -167,6 +167,7 @@ struct CumExtremeRule {
   int axis;
   void backward(const Tensor& d_o, Grads& d) const {
     d.with(0, [&](const Grad& g) {
+      if (g.view.numel() == 0) return;
       if (!g.add) fill_kernel(g.view, 0);
       scatter_add_kernel(g.view, index, d_o, axis);
     });

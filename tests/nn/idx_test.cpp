@@ -60,7 +60,8 @@ TEST_CASE("idx: malformed files are an error") {
       {idx_bytes(0x0a, {1}, "x"), "this is no IDX file"},
       {idx_bytes(0x08, {1, 1, 1, 1, 1, 1, 1, 1, 1}, "x"), "9 dimensions"},
       {idx_bytes(0x08, {4}, "123"), "ends in its elements"},
-      {idx_bytes(0x08, {0xffffffff, 0x0fffffff}, "123"), "ends in its elements"},
+      {idx_bytes(0x08, {0xffffffff, 0x0fffffff}, "123"), "more elements than can be addressed"},
+      {idx_bytes(0x08, {0xffffffff, 0x00ffffff}, "123"), "ends in its elements"},
       {idx_bytes(0x08, {2}, "123"), "goes on behind them"},
   };
   for (const auto& [bytes, message] : cases) {

@@ -89,9 +89,12 @@ TEST_CASE_FIXTURE(EachDevice, "losses: probabilities as targets") {
 }
 
 TEST_CASE_FIXTURE(EachDevice, "losses: gradients") {
-  const Tensor x = randn({3, 4}, f64, device).set_requires_grad(),
-               y = randn({3, 4}, f64, device) * 3,
-               p = softmax(y, 1).detach().clone().set_requires_grad();
+  const Tensor x = randn({3, 4}, f64, device);
+  // Away from the kinks, at a distance of 0 and of delta.
+  const Tensor y = x + where(rand({3, 4}, f64, device) > 0.5, 0.4, -0.9).to(f64);
+  const Tensor p = softmax(0.5 * randn({3, 4}, f64, device), 1);
+  p.set_requires_grad();
+  x.set_requires_grad();
   const Tensor targets = classes_of({1, -100, 3}, device), weights = rand({4}, f64, device) + 0.5;
   y.set_requires_grad();
   for (const LossReduction reduction : reductions) {
