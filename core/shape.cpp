@@ -1,5 +1,7 @@
 #include "quipu/core/shape.h"
 
+#include <ostream>
+
 #include <algorithm>
 
 #include "quipu/core/error.h"
@@ -53,6 +55,10 @@ std::string to_string(const Dims& dims) {
   std::string text = "(";
   for (int i = 0; i < dims.size(); ++i) text += (i ? ", " : "") + std::to_string(dims[i]);
   return text + (dims.size() == 1 ? ",)" : ")");
+}
+
+std::ostream& operator<<(std::ostream& out, const Dims& dims) {
+  return out << to_string(dims);
 }
 
 std::int64_t numel(const Shape& shape) {
@@ -130,6 +136,7 @@ Strides detail::broadcast_strides(const Shape& shape, const Strides& strides, co
 
 std::array<bool, max_dims> Axes::resolve(int ndim) const {
   std::array<bool, max_dims> reduced{};
+  if (ndim == 0 && dims_.size() == 1 && (dims_[0] == 0 || dims_[0] == -1)) return reduced;
   for (int d = 0; d < ndim && dims_.empty(); ++d) reduced[static_cast<std::size_t>(d)] = true;
   for (const std::int64_t dim : dims_) {
     const auto d = static_cast<std::size_t>(wrap_dim(dim, ndim));

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,8 @@ using Strides = Dims;
 
 /// "(2, 3)"
 std::string to_string(const Dims& dims);
+/// Prints to_string(dims).
+std::ostream& operator<<(std::ostream& out, const Dims& dims);
 
 /// Number of elements; throws when a size is negative or the product is beyond 2^59.
 std::int64_t numel(const Shape& shape);
@@ -68,7 +71,8 @@ class Axes {
   Axes(const Dims& dims) : dims_(dims) {}
   /// As given: negative ones still count from the end.
   const Dims& dims() const { return dims_; }
-  /// One flag per dimension; throws on a dimension that is out of range or named twice.
+  /// One flag per dimension; throws on a dimension that is out of range or named twice. Without
+  /// dimensions 0 and -1 stand for none.
   std::array<bool, max_dims> resolve(int ndim) const;
 
  private:

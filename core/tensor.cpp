@@ -91,9 +91,8 @@ std::vector<double> Tensor::to_vector() const {
   return values;
 }
 
-Index slice(std::int64_t start, std::optional<std::int64_t> stop, std::int64_t step) {
-  Index index(start);
-  index.kind = Index::Kind::range;
+detail::PlainIndex slice(std::int64_t start, std::optional<std::int64_t> stop, std::int64_t step) {
+  detail::PlainIndex index(detail::PlainIndex::Kind::range, start);
   index.stop = stop;
   index.step = step;
   return index;

@@ -22,38 +22,44 @@
 namespace quipu {
 
 class Tensor;
+class Index;
 /// Called with the finished gradient of a tensor; returns what to use instead, or an undefined
 /// tensor to keep it.
 using Hook = std::function<Tensor(const Tensor& gradient)>;
 
-/// One entry of `x(...)`: an index, a range, everything, a new axis, or the rest.
-class Index {
+namespace detail {
+/// One entry of `x(...)`, but for tensors.
+class PlainIndex {
  public:
-  /// What the entry does to the dimension it stands at; see `slice`, `all`, `new_axis` and `rest`.
-  enum class Kind { at, range, all, new_axis, rest };
-  /// One position, counted from the end where negative; the dimension is dropped.
-  constexpr Index(std::int64_t i) : kind(Kind::at), start(i) {}
-  constexpr Index(int i) : Index(static_cast<std::int64_t>(i)) {}
-  /// For all, new_axis and rest, which need no numbers.
-  static constexpr Index of(Kind kind) {
-    Index i(0);
-    i.kind = kind;
-    return i;
-  }
+  enum class Kind { at, range, all, new_axis, rest, tensor };
+  constexpr PlainIndex(Kind k, std::int64_t i = 0) : kind(k), start(i) {}
   Kind kind;  // which of the numbers below count
   /// The position of `at`, or where a range starts.
   std::int64_t start = 0, step = 1;  // from one entry of a range to the next
   std::optional<std::int64_t> stop;  // behind the last entry of a range; none: up to the end
 };
-/// [start, stop), negative values count from the end; `x(slice(1, 5), all)`.
-/// Without `stop` up to the end; `step` is at least 1.
-Index slice(std::int64_t start, std::optional<std::int64_t> stop = {}, std::int64_t step = 1);
-/// A whole dimension.
-inline constexpr Index all = Index::of(Index::Kind::all);
+}  // namespace detail
+/// Every `step`-th position from `start` to before `stop`: x(slice(1, 5), all). As in Python,
+/// negative positions count from the end, those beyond an end stand for the end, and a negative
+/// step goes backwards, which copies. Without `stop` as far as the dimension goes.
+detail::PlainIndex slice(std::int64_t start, std::optional<std::int64_t> stop = {},
+                         std::int64_t step = 1);
+namespace detail {
+/// `all`: an index, and a reduction.
+class AllOf : public PlainIndex {
+ public:
+  constexpr AllOf() : PlainIndex(Kind::all) {}
+  /// Whether no entry is 0 (bool), over some dimensions; none named means all, and of no entries it
+  /// is true. `any` is its counterpart (ops/reduce/reduce.h).
+  Tensor operator()(const Tensor& x, const Axes& axes = {}, bool keepdim = false) const;
+};
+}  // namespace detail
+/// A whole dimension: x(all, 0). As a function, whether all entries hold: all(x > 0).
+inline constexpr detail::AllOf all;
 /// A dimension of size 1 that was not there.
-inline constexpr Index new_axis = Index::of(Index::Kind::new_axis);
+inline constexpr detail::PlainIndex new_axis(detail::PlainIndex::Kind::new_axis);
 /// As many whole dimensions as the other entries leave over; at most once in an index.
-inline constexpr Index rest = Index::of(Index::Kind::rest);
+inline constexpr detail::PlainIndex rest(detail::PlainIndex::Kind::rest);
 
 namespace detail {
 /// What autograd/ knows of a tensor; core/ only keeps it alive.
@@ -118,18 +124,18 @@ class Tensor {
   Tensor t() const;  // the two last dimensions swapped
   Tensor permute(const Dims& order) const;
   Tensor slice(int dim, std::int64_t start, std::optional<std::int64_t> stop = {},
-               std::int64_t step = 1) const;
+               std::int64_t step = 1) const;  // as the function slice() says
   Tensor select(int dim, std::int64_t index) const;
   Tensor unsqueeze(int dim) const;
   Tensor squeeze() const;
-  Tensor squeeze(int dim) const;
+  Tensor squeeze(int dim) const;            // itself where that size is not 1
   Tensor expand(const Shape& shape) const;  // -1 keeps a size
   Tensor operator[](std::int64_t index) const { return select(0, index); }
-  /// x(0, all, slice(2, 5), new_axis, rest)
+  /// The entries (i, i + offset) of two dimensions, which become one behind all others.
+  Tensor diagonal(std::int64_t offset = 0, int first = 0, int second = 1) const;
+  /// x(0, all, slice(2, 5), new_axis, rest), or with tensors, as Index says.
   template <class... I>
-  Tensor operator()(const I&... indices) const {
-    return index({Index(indices)...});
-  }
+  Tensor operator()(const I&... indices) const;
   /// As operator(), for entries that are known at run time only.
   Tensor index(const std::vector<Index>& indices) const;
 
@@ -161,6 +167,10 @@ class Tensor {
   const Tensor& operator-=(const Tensor& other) const { return sub_(other); }
   const Tensor& operator*=(const Tensor& other) const { return mul_(other); }
   const Tensor& operator*=(const Scalar& value) const { return mul_(value); }
+  /// x(indices) = values, which broadcast, or += with `accumulate`. Where a position is named
+  /// several times, the last one counts, or all of them are added.
+  const Tensor& index_put_(const std::vector<Index>& indices, const Tensor& values,
+                           bool accumulate = false) const;
 
   // Gradients; defined by autograd/.
   const Tensor& set_requires_grad(bool on = true) const;
@@ -200,6 +210,26 @@ class Tensor {
 
   detail::Ref<Impl> impl_;
 };
+
+/// One entry of `x(...)`: a position, counted from the end where negative, whose dimension is
+/// dropped; slice(), all, new_axis or rest; or a tensor. One of whole numbers (i64 or i32) has
+/// positions, and its shape takes the place of the dimension; a bool one says which entries of as
+/// many dimensions as it has are taken, in row-major order, so the shape of the result depends on
+/// its values. Several tensors broadcast and go together; their shape stands where the first of
+/// them does, or in front if they do not stand side by side. With tensors the result is a copy.
+class Index : public detail::PlainIndex {
+ public:
+  Index(std::int64_t i) : PlainIndex(Kind::at, i) {}
+  Index(int i) : PlainIndex(Kind::at, i) {}
+  Index(const detail::PlainIndex& i) : PlainIndex(i) {}
+  Index(const Tensor& x) : PlainIndex(Kind::tensor), tensor(x) {}
+  Tensor tensor;  // of Kind::tensor
+};
+
+template <class... I>
+Tensor Tensor::operator()(const I&... indices) const {
+  return index({Index(indices)...});
+}
 
 // Factories. dtype defaults to f32, device to the CPU.
 Tensor empty(const Shape& shape, DType dtype = f32, Device device = {},

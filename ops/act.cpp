@@ -66,6 +66,19 @@ struct ActRule {
   }
 };
 
+Tensor activated(const Tensor& x, Act kind, int axis) {
+  if (kind == Act::none) return x;
+  const Tensor o = empty(x.shape(), x.dtype(), x.device());
+  if (kind == Act::softmax) {
+    const Parts parts(x, axis);
+    softmax_forward_kernel(x, o, parts.view(), axis);
+  } else {
+    pointwise_kernel(Target::write_to(o), function_of(kind), {x});
+  }
+  const Tensor& kept = kind == Act::softmax ? o : x;
+  return tie(o, {x}, ActRule{save_if(x.requires_grad(), kept), kind, axis});
+}
+
 }  // namespace
 
 const char* name_of(Act kind) {
@@ -82,17 +95,13 @@ Act act_named(std::string_view name) {
 
 Tensor act(const Tensor& x, Act kind, std::optional<int> dim) {
   const OpScope op("act");
-  const int axis = check_act(x, kind, dim);
-  if (kind == Act::none) return x;
-  const Tensor o = empty(x.shape(), x.dtype(), x.device());
-  if (kind == Act::softmax) {
-    const Parts parts(x, axis);
-    softmax_forward_kernel(x, o, parts.view(), axis);
-  } else {
-    pointwise_kernel(Target::write_to(o), function_of(kind), {x});
-  }
-  const Tensor& kept = kind == Act::softmax ? o : x;
-  return tie(o, {x}, ActRule{save_if(x.requires_grad(), kept), kind, axis});
+  return activated(x, kind, check_act(x, kind, dim));
+}
+
+Tensor softmax(const Tensor& x, int dim) {
+  const OpScope op("softmax");
+  if (x.dim() == 0) return softmax(x.reshape({1}), dim).reshape({});
+  return activated(x, Act::softmax, check_act(x, Act::softmax, dim));
 }
 
 Tensor detail::act_composed(const Tensor& x, Act kind, std::optional<int> dim) {

@@ -25,6 +25,8 @@ Act act_named(std::string_view name);
 /// it, and for nothing else. `none` is x itself. relu keeps NaN and has gradient 0 at 0. Keeps x
 /// for backward, softmax its output, none nothing.
 Tensor act(const Tensor& x, Act kind, std::optional<int> dim = {});
+/// act(x, Act::softmax, dim); pointwise/activations.h has the others by their names.
+Tensor softmax(const Tensor& x, int dim);
 namespace detail {
 
 /// The same from smaller operators: the oracle of the tests and the baseline of the benchmarks.

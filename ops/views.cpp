@@ -1,11 +1,15 @@
 // The views of a tensor. A view shares its parent's storage; in backward its gradient is a part of
 // the parent's, so the rules below run only where that is not possible (a hook on the view, or
 // strides that do not allow it).
+#include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "quipu/autograd/knot.h"
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/core/tensor.h"
+#include "quipu/ops/index/pick.h"
+#include "quipu/ops/rearrange.h"
 
 namespace quipu {
 using namespace detail;
@@ -151,21 +155,58 @@ void check_position(std::int64_t index, const Shape& shape, int dim) {
         " is out of range for dimension ", dim, " of shape ", shape);
 }
 
-/// [start, stop) of a dimension, counted from its front; throws when it is not within it.
+/// Positions of a dimension as Python's slices have them: the first, how many, and the step, which
+/// may be negative.
 struct Range {
-  Range(std::int64_t first, std::optional<std::int64_t> last, const Shape& shape, int dim)
-      : start(wrap(first, "start", shape, dim)),
-        stop(wrap(last.value_or(shape[dim]), "stop", shape, dim)) {
-    check(start <= stop, "start ", first, " lies behind stop ", last.value_or(shape[dim]),
-          " in dimension ", dim, " of shape ", shape);
+  Range(std::int64_t start, const std::optional<std::int64_t>& stop, std::int64_t step,
+        std::int64_t size)
+      : step(step) {
+    check(step != 0, "the step is 0");
+    const std::int64_t before = step < 0 ? -1 : 0;  // where a range may end, going backwards
+    const auto position = [&](std::int64_t i) {
+      return std::clamp(i < 0 ? i + size : i, before, size + before);
+    };
+    first = position(start);
+    const std::int64_t end = stop ? position(*stop) : step < 0 ? -1 : size;
+    const std::int64_t span = step < 0 ? first - end : end - first;
+    // -step overflows for the lowest number alone, of which there is no multiple in the range.
+    const std::int64_t by = step < 0 ? -std::max(step, -(std::int64_t{1} << 62)) : step;
+    count = span <= 0 ? 0 : (span - 1) / by + 1;
   }
-  static std::int64_t wrap(std::int64_t at, const char* what, const Shape& shape, int dim) {
-    const std::int64_t wrapped = at < 0 ? at + shape[dim] : at;
-    check(wrapped >= 0 && wrapped <= shape[dim], what, " ", at, " is out of range for dimension ",
-          dim, " of shape ", shape);
-    return wrapped;
+  std::int64_t first, count, step;
+};
+
+/// The diagonal of two dimensions, which comes last.
+struct DiagonalRule {
+  int first, second;
+  std::int64_t offset, count;
+  View part(View v) const {
+    if (count > 0 && v.data) {
+      const std::int64_t start = offset < 0 ? -offset * v.stride(first) : offset * v.stride(second);
+      v.data = static_cast<char*>(v.data) + start * static_cast<std::int64_t>(size_of(v.dtype));
+    }
+    const std::int64_t step = v.stride(first) + v.stride(second);
+    for (const int d : {std::max(first, second), std::min(first, second)}) {
+      v.shape.erase(d);
+      v.strides.erase(d);
+    }
+    v.shape.push_back(count);
+    v.strides.push_back(step);
+    return v;
   }
-  std::int64_t start, stop;
+  Tensor project(const Tensor& g) const {
+    const View v = part(g.view());
+    const std::int64_t start = count == 0   ? 0
+                               : offset < 0 ? -offset * g.strides()[first]
+                                            : offset * g.strides()[second];
+    return on_storage_of(g, g.offset() + start, v.shape, v.strides);
+  }
+  void backward(const Tensor& d_o, Grads& d) const {
+    d.with(0, [&](const Grad& g) {
+      if (!g.add) fill_kernel(g.view, 0);
+      add_into_kernel(Grad::add_to(part(g.view)), d_o);
+    });
+  }
 };
 
 }  // namespace
@@ -215,13 +256,27 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::optional<std::int64_t> st
                      std::int64_t step) const {
   const OpScope op("slice");
   const int d = wrap_dim(dim, this->dim());
-  check(step >= 1, "the step is ", step, ", but must be at least 1");
-  const Range range(start, stop, shape(), d);
-  const std::int64_t span = range.stop - range.start;
-  const std::int64_t size = span / step + (span % step != 0);
+  const Range range(start, stop, step, shape()[d]);
+  const std::int64_t count = range.count;
   // The step of a single entry does not matter, but a huge one must not overflow.
-  const PartRule part{d, range.start, size, size > 1 ? step : 1, false};
-  return tie(part.project(*this), {*this}, part);
+  const std::int64_t by = count > 1 ? std::abs(step) : 1;
+  const std::int64_t lowest =
+      step < 0 ? range.first - std::max<std::int64_t>(count - 1, 0) * by : range.first;
+  const PartRule part{d, count > 0 ? lowest : 0, count, by, false};
+  const Tensor view = tie(part.project(*this), {*this}, part);
+  return step < 0 ? flip(view, d) : view;
+}
+
+Tensor Tensor::diagonal(std::int64_t offset, int first, int second) const {
+  const OpScope op("diagonal");
+  const int a = wrap_dim(first, dim()), b = wrap_dim(second, dim());
+  check(a != b, "both dimensions are ", first);
+  const std::int64_t rows = shape()[a], columns = shape()[b];
+  const std::int64_t low = offset < 0 ? std::max(offset, -rows) : 0,
+                     high = offset > 0 ? std::min(offset, columns) : 0;
+  const std::int64_t count = std::min(rows + low, columns - high);
+  const DiagonalRule rule{a, b, low + high, count};
+  return tie(rule.project(*this), {*this}, rule);
 }
 
 Tensor Tensor::select(int dim, std::int64_t index) const {
@@ -245,9 +300,9 @@ Tensor Tensor::unsqueeze(int dim) const {
 
 Tensor Tensor::squeeze(int dim) const {
   const OpScope op("squeeze");
+  if (this->dim() == 0 && (dim == 0 || dim == -1)) return *this;
   const int d = wrap_dim(dim, this->dim());
-  check(shape()[d] == 1, "dimension ", dim, " of shape ", shape(), " has size ", shape()[d],
-        ", not 1");
+  if (this->shape()[d] != 1) return *this;
   Shape shape = this->shape();
   Strides strides = this->strides();
   shape.erase(d);
@@ -287,35 +342,35 @@ Tensor Tensor::expand(const Shape& shape) const {
 
 Tensor Tensor::index(const std::vector<Index>& indices) const {
   const OpScope op("index");
+  using enum Index::Kind;
   int named = 0, rests = 0;
   for (const Index& i : indices) {
-    named += i.kind != Index::Kind::new_axis && i.kind != Index::Kind::rest;
-    rests += i.kind == Index::Kind::rest;
+    named += i.kind == tensor ? dims_named(i.tensor) : i.kind != new_axis && i.kind != rest;
+    rests += i.kind == rest;
   }
   check(rests <= 1, "`rest` may stand only once in an index");
   check(named <= dim(), named, " dimensions are indexed, but the tensor has shape ", shape());
   Tensor x = *this;
+  std::vector<Picked> picked;
   int d = 0;        // of x
   int dropped = 0;  // dimension d of x is d + dropped of this tensor, which errors are about
   for (const Index& i : indices) {
     switch (i.kind) {
-      case Index::Kind::at:
+      case at:
         check_position(i.start, shape(), d + dropped++);
         x = x.select(d, i.start);
         break;
-      case Index::Kind::range:
-        static_cast<void>(Range(i.start, i.stop, shape(), d + dropped));
-        x = x.slice(d++, i.start, i.stop, i.step);
-        break;
-      case Index::Kind::all: ++d; break;
-      case Index::Kind::new_axis:
+      case range: x = x.slice(d++, i.start, i.stop, i.step); break;
+      case all: ++d; break;
+      case new_axis:
         x = x.unsqueeze(d++);
         --dropped;
         break;
-      case Index::Kind::rest: d += dim() - named; break;
+      case rest: d += dim() - named; break;
+      case tensor: d += pick(picked, i.tensor, x.shape(), d); break;
     }
   }
-  return x;
+  return picked.empty() ? x : index_by_tensors(x, picked);
 }
 
 }  // namespace quipu

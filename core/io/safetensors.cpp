@@ -84,6 +84,8 @@ Tensor SafetensorsFile::get(std::string_view name) const {
   if (!entry) {
     fail(path_, ": there is no tensor ", quoted_name(name), "; there are: ", list_names(entries_));
   }
+  check(entry->dims <= max_dims, path_, ": tensor ", quoted_name(name), " has ", entry->dims,
+        " dimensions; a tensor has at most ", max_dims);
   const Ref<Storage>& storage = storages_[static_cast<std::size_t>(entry - entries_.data())];
   const char* const bytes = data_ + entry->begin;
   const std::size_t count = entry->end - entry->begin;

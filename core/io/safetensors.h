@@ -21,8 +21,9 @@ struct TensorEntry {
   std::string name;          // unique within the file
   DType dtype = DType::f32;  // of the values as stored
   Shape shape;               // row-major; () for a single value
-  std::size_t begin = 0;     // bytes, from the end of the header
-  std::size_t end = 0;       // one past its last byte
+  int dims = 0;           // of the file; more than a tensor can have are one in `shape`, its last
+  std::size_t begin = 0;  // bytes, from the end of the header
+  std::size_t end = 0;    // one past its last byte
 };
 
 /// A file that is mapped into memory: opening it reads the header, values are read when they are
@@ -41,7 +42,8 @@ class SafetensorsFile {
 
   /// On the CPU. It shares the mapping, also with other tensors got by this name, and keeps it
   /// alive: writing to it changes memory, never the file. Such memory is outside the ledger; a
-  /// clone() is inside. Where the bytes are not aligned, or bools are not 0 or 1, it is a copy.
+  /// clone() is inside. Where the bytes are not aligned, or bools are not 0 or 1, it is a copy. One
+  /// of more dimensions than a tensor can have is an error.
   Tensor get(std::string_view name) const;
 
  private:

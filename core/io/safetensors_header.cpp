@@ -117,8 +117,13 @@ std::string HeaderReader::expectation() const {
 bool HeaderReader::number_unsigned(std::uint64_t value) {
   if (place_ == Place::shape) {
     if (value > std::numeric_limits<std::int64_t>::max()) unexpected(std::to_string(value));
-    check_tensor(entry_.shape.size() < max_dims, " has more than ", max_dims, " dimensions");
-    entry_.shape.push_back(static_cast<std::int64_t>(value));
+    const auto size = static_cast<std::int64_t>(value);
+    if (++entry_.dims <= max_dims) {
+      entry_.shape.push_back(size);
+    } else {
+      std::int64_t& last = entry_.shape[max_dims - 1];
+      check_tensor(!__builtin_mul_overflow(last, size, &last), " is too large to be addressed");
+    }
   } else if (place_ == Place::offsets) {
     check_tensor(offset_count_ < 2, " has more than two data_offsets");
     (offset_count_++ == 0 ? entry_.begin : entry_.end) = value;

@@ -82,7 +82,7 @@ void save_safetensors(const std::string& path, const NamedTensors& tensors,
     const auto& [name, tensor] = tensors[i];
     const std::size_t begin = end;
     end += tensor.nbytes();
-    header.entries.push_back({name, tensor.dtype(), tensor.shape(), begin, end});
+    header.entries.push_back({name, tensor.dtype(), tensor.shape(), tensor.dim(), begin, end});
   }
   check_unique_names(path, header.entries);
   const std::string text = header_text(path, header);

@@ -5,8 +5,8 @@
 
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
+#include "loops.h"
 #include "quipu/cpu/simd/simd.h"
 #include "quipu/cpu/simd/vector_acts.h"
 #include "quipu/cpu/simd/vector_pow.h"
@@ -14,22 +14,6 @@
 
 namespace quipu::detail::on_cpu {
 namespace {
-
-template <class T, class F>
-void map_unary(const T* a, const T*, const T*, T* o, std::int64_t n) {
-  QUIPU_VECTORIZE
-  for (std::int64_t i = 0; i < n; ++i) o[i] = F{}(a[i]);
-}
-template <class T, class F>
-void map_binary(const T* a, const T* b, const T*, T* o, std::int64_t n) {
-  QUIPU_VECTORIZE
-  for (std::int64_t i = 0; i < n; ++i) o[i] = F{}(a[i], b[i]);
-}
-template <class T, class F>
-void map_ternary(const T* a, const T* b, const T* c, T* o, std::int64_t n) {
-  QUIPU_VECTORIZE
-  for (std::int64_t i = 0; i < n; ++i) o[i] = F{}(a[i], b[i], c[i]);
-}
 
 /// relu's gradient, written or added. A compiler would load only those d whose x is above zero, and
 /// every load of d would wait for one of x: vectors of d are held before they are chosen from.
@@ -54,39 +38,6 @@ void map_relu_grad(const T* d, const T* x, const T*, T* o, std::int64_t n) {
     const T value = x[i] <= T(0) ? T(0) : d[i];
     o[i] = add ? o[i] + value : value;
   }
-}
-
-/// The loop over a function of one, two or three elements. The function is a lambda without
-/// captures.
-template <class T, class F>
-PointwiseFunction<T> map(F) {
-  if constexpr (std::is_invocable_v<F, T>) {
-    return map_unary<T, F>;
-  } else if constexpr (std::is_invocable_v<F, T, T>) {
-    return map_binary<T, F>;
-  } else {
-    return map_ternary<T, F>;
-  }
-}
-
-/// o[i] = F(a[i], sin and cos of angle[i]).
-template <class T, class F>
-void map_angles(const T* a, const T* angle, T* o, std::int64_t n) {
-  if (math::within_sincos_limit(angle, n)) {
-    QUIPU_VECTORIZE
-    for (std::int64_t i = 0; i < n; ++i) o[i] = F{}(a[i], math::sincos(angle[i]));
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) o[i] = F{}(a[i], math::sincos_anywhere(angle[i]));
-  }
-}
-template <class T, class F>
-PointwiseFunction<T> map_angle_a(F) {
-  return [](const T* a, const T*, const T*, T* o, std::int64_t n) { map_angles<T, F>(a, a, o, n); };
-}
-template <class T, class F>
-PointwiseFunction<T> map_angle_b(F) {
-  return
-      [](const T* a, const T* b, const T*, T* o, std::int64_t n) { map_angles<T, F>(a, b, o, n); };
 }
 
 /// True when all entries are `value`.
@@ -192,6 +143,7 @@ PointwiseFunction<T> real_function(Pointwise f) {
     case Pointwise::silu: return map<T>([](T a) { return math::silu(a); });
     case Pointwise::normal_cdf: return map<T>([](T a) { return math::normal(a).cdf; });
     case Pointwise::gelu: return map<T>([](T a) { return math::gelu(a); });
+    case Pointwise::sub_sub: return map<T>([](T a, T b, T c) { return (a - b) - c; });
     case Pointwise::mul_silu: return map<T>([](T a, T b) { return a * math::silu(b); });
     case Pointwise::div: return map<T>([](T a, T b) { return a / b; });
     case Pointwise::pow: return map_pow<T>;
@@ -263,6 +215,7 @@ PointwiseFunction<T> gradient_function(Pointwise f) {
 template <class T>
 PointwiseFunction<T> pointwise_function(Pointwise f) {
   PointwiseFunction<T> found = general_function<T>(f);
+  if (!found) found = rare_function<T>(f);
   if constexpr (std::is_floating_point_v<T>) {
     if (!found) found = real_function<T>(f);
     if (!found) found = gradient_function<T>(f);

@@ -14,6 +14,9 @@ using PointwiseFunction = void (*)(const T* a, const T* b, const T* c, T* o, std
 /// The loop for f; T is float, double or int64_t. Null if f does not exist for whole numbers.
 template <class T>
 PointwiseFunction<T> pointwise_function(Pointwise f);
+/// The same of the rarer functions alone.
+template <class T>
+PointwiseFunction<T> rare_function(Pointwise f);
 
 /// The loop that adds: o[i] += f(...). Null where a tile of results that are added in a loop of
 /// their own does as well: where there is more to compute than relu's gradient has.

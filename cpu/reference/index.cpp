@@ -1,5 +1,6 @@
 // Reading and adding at indices, which must be within their bounds.
 #include "quipu/core/error.h"
+#include "quipu/cpu/reference/formulas.h"
 #include "quipu/cpu/reference/values.h"
 #include "quipu/ops/index/embedding_kernels.h"
 #include "quipu/ops/index/gather_kernels.h"
@@ -59,6 +60,22 @@ void scatter_add(View o, View index, View x, int axis) {
   });
 }
 
+void scatter_join(View o, View index, View x, int axis, Join join) {
+  with_numbers_of(o.dtype, [&]<class T>(T) {
+    Numbers<T> results = read_as<T>(o);
+    const Numbers<T> values = read_as<T>(x);
+    const auto joined = [&](T a, T b) {
+      if (join == Join::mul) return formula::mul(a, b);
+      return join == Join::max ? formula::maximum(a, b) : formula::minimum(a, b);
+    };
+    for_each_place(index, o.size(axis), contiguous_strides(o.shape), axis,
+                   [&](std::int64_t i, std::int64_t place) {
+                     results[place] = joined(results[place], values[i]);
+                   });
+    store(o, results);
+  });
+}
+
 void index_select(View x, View index, View o, int axis) {
   read_indices(index, x.size(axis), axis);
   gather(x, along_axis(index, o.shape, axis), Target::write_to(o), axis);
@@ -83,6 +100,7 @@ void embedding_check(View indices, std::int64_t rows) {
 void register_reference_index() {
   gather_kernel.provide(Variant::reference, reference::gather);
   scatter_add_kernel.provide(Variant::reference, reference::scatter_add);
+  scatter_join_kernel.provide(Variant::reference, reference::scatter_join);
   index_select_kernel.provide(Variant::reference, reference::index_select);
   index_add_kernel.provide(Variant::reference, reference::index_add);
   embedding_check_kernel.provide(Variant::reference, reference::embedding_check);

@@ -1,8 +1,8 @@
 // Adding at indices: the entry, which chooses kernels by shape. One index for many lines side by
 // side: scatter_rows.cu. Lines with indices of their own: scatter_lines.cu.
-#include "scatter.cuh"
+#include <optional>
 
-#include "quipu/ops/index/gather_kernels.h"
+#include "scatter.cuh"
 
 namespace quipu::detail {
 namespace on_cuda {
@@ -12,7 +12,7 @@ using enum ScatterLines::From;
 
 /// `index` is the tensor of indices; `index_strides` are its strides over the shape of x.
 void scatter(const View& o, const View& index, const Strides& index_strides, const View& x,
-             int axis, bool one_index, const View& space) {
+             int axis, bool one_index, const View& space, std::optional<Join> join = {}) {
   if (x.numel() == 0) return;
   const Queue queue(o);
   Layout<3> all{x.shape, {x.strides, index_strides, o.strides}};
@@ -41,12 +41,16 @@ void scatter(const View& o, const View& index, const Strides& index_strides, con
                              one_index,
                              guard};
     if (one_index && cut.by_rows) return add_rows(queue, lines, cut, space);
-    add_lines(queue, lines);
+    join ? join_lines(queue, lines, *join) : add_lines(queue, lines);
   });
 }
 
 void scatter_add(View o, View index, View x, int axis) {
   scatter(o, index, index.strides, x, axis, false, View());
+}
+
+void scatter_join(View o, View index, View x, int axis, Join join) {
+  scatter(o, index, index.strides, x, axis, false, View(), join);
 }
 
 void index_add(View o, View index, View x, int axis, View space) {
@@ -60,6 +64,7 @@ void index_add(View o, View index, View x, int axis, View space) {
 
 void register_cuda_scatter() {
   scatter_add_kernel.provide(Variant::cuda, on_cuda::scatter_add);
+  scatter_join_kernel.provide(Variant::cuda, on_cuda::scatter_join);
   index_add_kernel.provide(Variant::cuda, on_cuda::index_add);
 }
 

@@ -6,6 +6,7 @@
 #include "quipu/cuda/runtime/run.h"
 #include "quipu/cuda/tile/block.cuh"
 #include "quipu/cuda/tile/geometry.h"
+#include "quipu/ops/index/gather_kernels.h"
 #include "row_adds.h"
 
 namespace quipu::detail::on_cuda {
@@ -51,6 +52,8 @@ const SortedEntry* sort_entries(const Queue& queue, const ScatterLines& lines, c
 void add_rows(const Queue& queue, const ScatterLines& lines, const RowAdds& cut, const View& space);
 /// The same where each line has indices of its own.
 void add_lines(const Queue& queue, const ScatterLines& lines);
+/// Their products, largest or smallest entries likewise.
+void join_lines(const Queue& queue, const ScatterLines& lines, Join join);
 
 inline constexpr unsigned most_rows_of_blocks = 65535;  // in the second dimension of a grid
 

@@ -1,7 +1,8 @@
 #pragma once
 // o (=|+=) f(operands): the kernels, compiled for each function. A thread of the general one makes
-// one element, of any strides and types; a thread of the other makes 16 bytes of the output from
-// 16 bytes of each operand (or from one element that all of them share). Each operand is read once
+// one element, of any strides and types; a thread of the other, which rarer functions do without,
+// makes 16 bytes of the output from 16 bytes of each operand (or from one element that all of them
+// share). Each operand is read once
 // and the output written once: bound by memory, but for the dearest functions of f64.
 #include "pointwise.cuh"
 #include "quipu/cuda/tile/rows.cuh"
@@ -64,7 +65,11 @@ template <class E, class T>
 struct MakeVector {
   template <Pointwise F>
   static VectorKernel<T> kernel() {
-    return map_vectors<E, T, F>;
+    if constexpr (traits_of(F).in_packs) {
+      return map_vectors<E, T, F>;
+    } else {
+      return nullptr;
+    }
   }
 };
 

@@ -50,7 +50,8 @@ VectorKernel<T> vector_kernel_for(Pointwise f);
 /// The kernel of a function, Make::kernel<F>(); null where T has none.
 template <class T, class Make, Pointwise F>
 auto table_entry() -> decltype(Make::template kernel<Pointwise::copy>()) {
-  if constexpr (std::is_floating_point_v<T> || traits_of(F).for_whole_numbers) {
+  if constexpr (std::is_floating_point_v<T> ? traits_of(F).for_real
+                                            : traits_of(F).for_whole_numbers) {
     return Make::template kernel<F>();
   } else {
     return nullptr;

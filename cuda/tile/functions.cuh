@@ -5,6 +5,7 @@
 
 #include "element.cuh"
 #include "quipu/cuda/ptx.h"
+#include "quipu/cuda/tile/rare_functions.cuh"
 #include "quipu/ops/pointwise/kernels.h"
 
 namespace quipu::detail::on_cuda {
@@ -176,6 +177,7 @@ __device__ __forceinline__ T apply_real(T a, T b, T c) {
   if constexpr (F == silu) return math::silu<E>(a);
   if constexpr (F == normal_cdf) return math::normal_cdf<E>(a);
   if constexpr (F == gelu) return a * math::normal_cdf<E>(a);
+  if constexpr (F == sub_sub) return (a - b) - c;
   if constexpr (F == mul_silu) return a * math::silu<E>(b);
   if constexpr (F == div) return a / b;
   if constexpr (F == pow) return std::pow(a, b);
@@ -212,11 +214,13 @@ __device__ __forceinline__ T apply_real(T a, T b, T c) {
   if constexpr (F == clamp_grad_high) return b > c ? T(0) : a;
 }
 
-/// F of up to three numbers; for integers only if the table says so. E is the type that the result
-/// is rounded to.
+/// F of up to three numbers, for the types that the table says. E is the type that the result is
+/// rounded to.
 template <Pointwise F, class E = void, class T>
 __device__ __forceinline__ T apply(T a, T b, T c) {
-  if constexpr (traits_of(F).for_whole_numbers) {
+  if constexpr (!traits_of(F).in_packs) {
+    return apply_rare<F>(a, b, c);
+  } else if constexpr (traits_of(F).for_whole_numbers) {
     return apply_general<F>(a, b, c);
   } else {
     return apply_real<F, E>(a, b, c);

@@ -72,6 +72,7 @@ Progress::Progress(const ProgressOptions& options)
         "Progress: steps is ", options.steps, " and first_step is ", options.first_step,
         ", but they count from 0, and a run begins at no more than 2^53");
   if (!options.log.empty()) log_.emplace(options.log, options.first_step, options.unit);
+  if (!options.events.empty()) events_.emplace(options.events);
   recent_.push_back({0, 0, done_});
 }
 
@@ -129,15 +130,28 @@ void Progress::step(const Tensor& loss, const StepReport& report) {
   count_ += report.count;
   durations_.push_back(static_cast<float>(now - (last_ ? last_->seconds : 0)));
   const bool show_it = due(now);
-  last_ = record(now, loss, report, show_it || log_);
+  last_ = record(now, loss, report, show_it || log_ || events_);
   if (now - recent_.back().seconds >= redraw_seconds) recent_.push_back({now, count_, done_});
   while (recent_.size() > 2 && now - recent_[1].seconds > window_seconds) recent_.pop_front();
   if (log_ && !log_->write(*last_)) {
     log_.reset();
     note("cannot write to the log " + options_.log + " any more: " + std::strerror(errno));
   }
+  if (events_) write_events(*last_);
   remember(*last_);
   if (show_it) show(*last_, done_ == options_.steps);
+}
+
+void Progress::write_events(const StepRecord& record) {
+  bool written = events_->scalar(options_.unit + " per second", record.step, record.rate);
+  if (record.loss) written = events_->scalar("loss", record.step, *record.loss) && written;
+  if (record.lr) written = events_->scalar("learning rate", record.step, *record.lr) && written;
+  for (const auto& [name, value] : record.extra) {
+    written = events_->scalar(name, record.step, value) && written;
+  }
+  if (written) return;
+  note("cannot write to " + events_->path() + " any more: " + std::strerror(errno));
+  events_.reset();
 }
 
 /// Keeps every so manieth step, more rarely the longer the run gets.

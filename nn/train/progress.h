@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "quipu/core/tensor.h"
+#include "quipu/nn/train/event_file.h"
 #include "quipu/nn/train/interrupt.h"
 #include "quipu/nn/train/run_log.h"
 
@@ -26,6 +27,7 @@ struct ProgressOptions {
   std::int64_t first_step = 0;   // how many were done before, when a run goes on
   std::string unit = "samples";  // what StepReport::count counts; rates are units a second
   std::string log = {};          // a file for one JSON object a step; empty: none
+  std::string events = {};       // a folder for TensorBoard; empty: none
   Device device = {};            // whose memory is shown
   std::FILE* out = stdout;       // nullptr: nothing is shown
 };
@@ -53,7 +55,7 @@ struct RunFigures {
 /// One for each run. While it lives, signals ask the loop to stop (StopOnInterrupt).
 class Progress {
  public:
-  /// A log that cannot be written is an error here.
+  /// A log or folder of events that cannot be written is an error here.
   explicit Progress(const ProgressOptions& options);
   ~Progress();
   Progress(const Progress&) = delete;
@@ -82,6 +84,7 @@ class Progress {
   bool due(double now) const;
   StepRecord record(double now, const Tensor& loss, const StepReport& report, bool read) const;
   void remember(const StepRecord& record);
+  void write_events(const StepRecord& record);
   void show(const StepRecord& record, bool over);
   std::optional<double> seconds_left() const;
   void write(const std::string& text) const;
@@ -89,6 +92,7 @@ class Progress {
   ProgressOptions options_;
   StopOnInterrupt interrupt_;
   std::optional<detail::RunLog> log_;
+  std::optional<EventFile> events_;
   bool live_;  // on a terminal
   bool utf8_;
   bool line_open_ = false;

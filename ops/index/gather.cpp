@@ -4,6 +4,7 @@
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/ops/checks.h"
 #include "quipu/ops/index/gather_kernels.h"
+#include "quipu/ops/index/support.h"
 #include "quipu/ops/pointwise/support.h"
 #include "quipu/ops/view_support.h"
 
@@ -42,7 +43,9 @@ struct ScatterAddRule {
   }
 };
 
-void check_index_shape(const Tensor& x, int axis, const Tensor& index) {
+}  // namespace
+
+void detail::check_index_shape(const Tensor& x, int axis, const Tensor& index) {
   check(index.dim() == x.dim(), "index has shape ", index.shape(), ", but x has shape ", x.shape(),
         " (both must have the same number of dimensions)");
   for (int d = 0; d < x.dim(); ++d) {
@@ -51,7 +54,17 @@ void check_index_shape(const Tensor& x, int axis, const Tensor& index) {
   }
 }
 
-}  // namespace
+int detail::check_scatter(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
+  check_index("index", index);
+  check_same_device("x", x, "index", index);
+  check_same_device("x", x, "source", source);
+  check_same_dtype("x", x, "source", source);
+  const int axis = wrap_dim(dim, x.dim());
+  check_index_shape(x, axis, index);
+  check(source.shape() == index.shape(), "source has shape ", source.shape(),
+        ", but index has shape ", index.shape());
+  return axis;
+}
 
 void detail::add_at_index(const View& o, const View& index, const View& x, int axis) {
   const std::int64_t bytes = index_add_workspace(o.device.kind(), o, x, axis);
@@ -86,15 +99,8 @@ Tensor index_select(const Tensor& x, int dim, const Tensor& index) {
 
 Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   const OpScope op("scatter_add");
-  check_index("index", index);
-  check_same_device("x", x, "index", index);
-  check_same_device("x", x, "source", source);
-  check_same_dtype("x", x, "source", source);
   check(x.dtype() != boolean, "x is bool, which cannot be added to; convert it with .to(i64)");
-  const int axis = wrap_dim(dim, x.dim());
-  check_index_shape(x, axis, index);
-  check(source.shape() == index.shape(), "source has shape ", source.shape(),
-        ", but index has shape ", index.shape());
+  const int axis = check_scatter(x, dim, index, source);
   const Tensor o = empty(x.shape(), x.dtype(), x.device());
   copy_kernel(o, x);
   scatter_add_kernel(o, index, source, axis);

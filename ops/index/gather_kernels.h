@@ -14,6 +14,11 @@ inline constinit Kernel<void(View x, View index, Target o, int axis)> gather_ker
 /// same bits always.
 inline constinit Kernel<void(View o, View index, View x, int axis)> scatter_add_kernel{
     "scatter_add", "o index x axis"};
+/// What scatter_join_kernel makes of two entries; NaN wins.
+enum class Join : std::uint8_t { mul, max, min };
+/// The same with another operation than a sum, in index order, rounded once.
+inline constinit Kernel<void(View o, View index, View x, int axis, Join join)> scatter_join_kernel{
+    "scatter_join", "o index x axis join"};
 /// o[.., i, ..] = x[.., index[i], ..]; index is 1-d.
 inline constinit Kernel<void(View x, View index, View o, int axis)> index_select_kernel{
     "index_select", "x index o axis", Agreement::equal};

@@ -27,6 +27,10 @@ struct TopKRule {
 
 TopK top_k(const Tensor& x, std::int64_t k, int dim, bool largest) {
   const OpScope op("top_k");
+  if (x.dim() == 0) {
+    const TopK one = top_k(x.reshape({1}), k, dim, largest);
+    return k == 1 ? TopK{one.values.reshape({}), one.indices.reshape({})} : one;
+  }
   const int axis = wrap_dim(dim, x.dim());
   const std::int64_t length = x.size(axis);
   check(k >= 0 && k <= length, "k is ", k, ", but x has shape ", x.shape(), " and so ", length,

@@ -82,11 +82,69 @@ struct CrossEntropyRule {
   }
 };
 
+Tensor class_weights(const Tensor& logp, const CrossEntropyOptions& options) {
+  const std::int64_t classes = logp.size(-1);
+  if (!options.weights.defined()) return ones({classes}, logp.dtype(), logp.device());
+  check_same_device("logits", logp, "weights", options.weights);
+  check(options.weights.shape() == Shape{classes}, "weights has shape ", options.weights.shape(),
+        ", but there are ", classes, " classes");
+  return options.weights.to(logp.dtype());
+}
+
+/// Targets that are probabilities.
+Tensor soft_cross_entropy(const Tensor& logits, const Tensor& targets,
+                          const CrossEntropyOptions& options) {
+  check_floating("logits", logits.dtype());
+  check_same_dtype("logits", logits, "targets", targets);
+  check_same_device("logits", logits, "targets", targets);
+  check(logits.dim() >= 1 && targets.shape() == logits.shape(), "targets is ", targets.dtype(),
+        targets.shape(), ", so probabilities, which have the shape ", logits.shape(),
+        " of logits; classes are i64 or i32");
+  const Tensor logp = log_softmax(logits.to(compute_type(logits.dtype())), -1);
+  const double s = options.label_smoothing, classes = static_cast<double>(logits.size(-1));
+  Tensor p = targets.to(logp.dtype());
+  if (s > 0) p = p * (1 - s) + s / classes;
+  // What cannot be, and need not, counts nothing: 0 times infinity.
+  const Tensor wanted = where(ne(p.detach(), 0), logp, 0);
+  const Tensor losses = -sum(p * class_weights(logp, options) * wanted, -1);
+  if (options.reduction == LossReduction::none) return losses;
+  return options.reduction == LossReduction::sum || losses.numel() == 0 ? sum(losses)
+                                                                        : mean(losses);
+}
+
+/// Classes with weights: those of the targets are also what a mean divides by.
+Tensor weighted_cross_entropy(const Tensor& logits, const Tensor& targets,
+                              const CrossEntropyOptions& options) {
+  const Tensor counts = ne(targets, options.ignore_index.value_or(-1));
+  const Tensor z = where(counts.unsqueeze(-1), logits.to(compute_type(logits.dtype())), 0);
+  const Tensor logp = log_softmax(z, -1), weights = class_weights(logp, options);
+  const Tensor index = where(counts, targets, zeros_like(targets));
+  const Tensor weight_of_row =
+      where(counts, index_select(weights, 0, index.flatten()).reshape(index.shape()), 0);
+  const double s = options.label_smoothing, classes = static_cast<double>(logits.size(-1));
+  Tensor losses = -(1 - s) * weight_of_row * gather(logp, -1, index.unsqueeze(-1)).squeeze(-1);
+  if (s > 0) losses = losses - where(counts, sum(weights * logp, -1) * (s / classes), 0);
+  if (options.reduction == LossReduction::none) return losses;
+  if (options.reduction == LossReduction::sum) return sum(losses);
+  const Tensor whole = sum(weight_of_row);
+  return sum(losses) / where(ne(whole, 0), whole, 1);
+}
+
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options) {
   const OpScope op("cross_entropy");
+  if (is_floating(targets.dtype())) {
+    check(options.label_smoothing >= 0 && options.label_smoothing <= 1, "label_smoothing is ",
+          options.label_smoothing, ", but a share lies between 0 and 1");
+    check_enum("reduction", options.reduction, LossReduction::none);
+    return soft_cross_entropy(logits, targets, options);
+  }
+  if (options.weights.defined()) {
+    check_cross_entropy("logits", logits, targets, options);
+    return weighted_cross_entropy(logits, targets, options);
+  }
   check_cross_entropy("logits", logits, targets, options);
   const bool keeps = recording() && logits.requires_grad();
   const Tensor scale = loss_scale(targets, logits.size(-1), logits.dtype(), options);

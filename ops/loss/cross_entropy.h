@@ -13,6 +13,7 @@ struct CrossEntropyOptions {
   std::optional<std::int64_t> ignore_index = -100;  // rows with this target do not count
   double label_smoothing = 0;  // this share of the weight is spread over all classes
   LossReduction reduction = LossReduction::mean;  // over the rows that count
+  Tensor weights = {};  // of the classes, (c,): what each counts in losses and in their mean
 };
 
 /// logits (..., c), targets (...) of i64 or i32 -> one number, or (...) where nothing is reduced.
@@ -24,6 +25,10 @@ struct CrossEntropyOptions {
 /// The loss is f32, or f64 for f64: bf16 and f16 hold too few digits of it, and a gradient of it
 /// that was scaled up for f16 must not overflow. A logit of -infinity is a class that cannot be:
 /// probability 0, loss infinity if it is the target. Rows without any class that can be are NaN.
+///
+/// Targets may also be probabilities, of the shape and type of the logits; the loss of a row is
+/// then the sum of p (logsumexp(z) - z), and all rows count. With these and with weights of the
+/// classes it is made of log_softmax and smaller operators, which keep more.
 ///
 /// Keeps the logits, the targets and two numbers a row: its log-sum-exp, and the digits that this
 /// one lost to rounding.

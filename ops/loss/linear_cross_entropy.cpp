@@ -17,6 +17,8 @@ namespace {
 
 void check_linear(const Tensor& x, const Tensor& weight, const Tensor& targets,
                   const CrossEntropyOptions& options, const Tensor& bias) {
+  check(!options.weights.defined(),
+        "options.weights are given, which only cross_entropy knows; use it with linear()");
   check_cross_entropy("x", x, targets, options);
   check_same_dtype("x", x, "weight", weight);
   check_same_device("x", x, "weight", weight);

@@ -1,5 +1,8 @@
 #pragma once
 // Matrix products.
+#include <string>
+#include <vector>
+
 #include "quipu/core/tensor.h"
 
 namespace quipu {
@@ -9,6 +12,16 @@ namespace quipu {
 /// both the same; sums are f32 (f64 for f64). Transposed operands are read as they lie. Keeps each
 /// side that the other's gradient needs.
 Tensor matmul(const Tensor& a, const Tensor& b);
+
+/// bias + a b, with a bias that broadcasts to the product.
+Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b);
+/// All products of an entry of a (m) and one of b (n): (m, n).
+Tensor outer(const Tensor& a, const Tensor& b);
+/// Products summed as letters say, a letter a dimension: "ij,jk->ik" is a matrix product, "bii->bi"
+/// a diagonal, "ij->" a sum. Without "->" the result has the letters that stand once, in
+/// alphabetical order; "..." is whatever dimensions are left, which broadcast. Two operands at a
+/// time, from the left, by matmul. Floating types.
+Tensor einsum(const std::string& formula, const std::vector<Tensor>& operands);
 
 /// Lets products of f32 matrices on GPUs round their operands to TF32, which has 10 bits behind the
 /// point instead of 23: several times faster, each term with a relative error of up to 2^-10. Off

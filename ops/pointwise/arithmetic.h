@@ -22,10 +22,17 @@ Tensor pow(const detail::Term& a, const detail::Term& b);
 // an error.
 Tensor maximum(const detail::Term& a, const detail::Term& b);
 Tensor minimum(const detail::Term& a, const detail::Term& b);
+/// a - b floor(a / b), which has the sign of b, as in floor division. Of whole numbers it is 0
+/// where b is 0, of others NaN. The gradient takes floor(a / b) for a constant. Keeps both for that
+/// of b.
+Tensor remainder(const detail::Term& a, const detail::Term& b);
+/// The angle of the point (x, y), from -pi to pi. Floating types only. Keeps both.
+Tensor atan2(const detail::Term& y, const detail::Term& x);
 /// -x, in the type of x. Keeps nothing.
 Tensor neg(const Tensor& x);
 /// Entries below `low` become `low`, above `high` become `high`; the gradient passes where x lies
-/// within the bounds, borders included, and where it is NaN. At least one bound must be given.
+/// within the bounds, borders included, and where it is NaN. At least one bound must be given; if
+/// `low` lies above `high`, all but NaN becomes `high`.
 Tensor clamp(const Tensor& x, const std::optional<Scalar>& low,
              const std::optional<Scalar>& high = {});
 

@@ -6,27 +6,14 @@
 
 namespace quipu {
 using namespace detail;
-namespace {
-
-struct NormalRule {
-  Saved x;
-  Pointwise gradient;
-  void backward(const Tensor& d_o, Grads& d) const {
-    d.with(0, [&](const Grad& g) { pointwise_kernel(g, gradient, {d_o, x.get()}); });
-  }
-};
-
-Tensor apply_function(const Tensor& x, Pointwise f, Pointwise gradient) {
-  check_floating("x", x.dtype());
-  const Tensor o = map(f, {x}, {x.shape(), x.dtype(), x.device()});
-  return tie(o, {x}, NormalRule{save_if(x.requires_grad(), x), gradient});
-}
-
-}  // namespace
-
 Tensor gelu(const Tensor& x) {
   const OpScope op("gelu");
-  return apply_function(x, Pointwise::gelu, Pointwise::gelu_grad);
+  return unary(Pointwise::gelu, x, Keep::input, Pointwise::gelu_grad);
+}
+
+Tensor gelu_tanh(const Tensor& x) {
+  const OpScope op("gelu_tanh");
+  return unary(Pointwise::gelu_tanh, x, Keep::input, Pointwise::gelu_tanh_grad);
 }
 
 Tensor detail::gelu_composed(const Tensor& x) {
@@ -45,7 +32,7 @@ void detail::gelu_backward(const Tensor& x, const Tensor& d_o, const Grad& d_x) 
 
 Tensor detail::normal_cdf(const Tensor& x) {
   const OpScope op("normal_cdf");
-  return apply_function(x, Pointwise::normal_cdf, Pointwise::normal_cdf_grad);
+  return unary(Pointwise::normal_cdf, x, Keep::input, Pointwise::normal_cdf_grad);
 }
 
 }  // namespace quipu

@@ -7,6 +7,9 @@ namespace quipu {
 /// x Phi(x), element by element, where Phi(x) is how much of the normal distribution lies below x:
 /// the exact form, not the one with tanh. Accurate far below 0, too. Floating types; keeps x.
 Tensor gelu(const Tensor& x);
+/// The approximation with tanh, x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), which GPT-2 and
+/// others were trained with. Keeps x.
+Tensor gelu_tanh(const Tensor& x);
 namespace detail {
 
 /// The same from smaller operators.

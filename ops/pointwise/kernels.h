@@ -15,7 +15,7 @@ namespace quipu::detail {
 /// The function applied to each element, from the table in functions.def. Computed in f64 if an
 /// operand is f64, in f32 if one is another floating type, else in i64.
 enum class Pointwise : std::uint8_t {
-#define QUIPU_POINTWISE(name, types, sums) name,
+#define QUIPU_POINTWISE(name, types, sums, moves) name,
 #include "quipu/ops/pointwise/functions.def"
 #undef QUIPU_POINTWISE
 };
@@ -23,11 +23,13 @@ enum class Pointwise : std::uint8_t {
 /// What the table says of a function.
 struct PointwiseTraits {
   const char* name;
-  bool for_whole_numbers;  // as well as for floating types
-  bool summed;             // comes in sums, too
+  bool for_real, for_whole_numbers;
+  bool summed;    // comes in sums, too
+  bool in_packs;  // on a GPU, beside one element at a time
 };
 inline constexpr PointwiseTraits pointwise_table[] = {
-#define QUIPU_POINTWISE(name, types, sums) {#name, #types[0] == 'a', #sums[0] == 's'},
+#define QUIPU_POINTWISE(name, types, sums, moves) \
+  {#name, #types[0] != 'w', #types[0] != 'r', #sums[0] == 's', #moves[0] == 'p'},
 #include "quipu/ops/pointwise/functions.def"
 #undef QUIPU_POINTWISE
 };

@@ -29,8 +29,10 @@ void map_into(const Grad& g, Pointwise f, const Operands& in, const Shape& over)
   if (g.view.shape == over) {
     pointwise_kernel(g, f, in);
   } else {
-    ensure(traits_of(f).summed, "pointwise function ", traits_of(f).name, " does not come in sums");
-    pointwise_sum_kernel(g, f, in, over, 1.0);
+    if (traits_of(f).summed) return pointwise_sum_kernel(g, f, in, over, 1.0);
+    const Tensor whole = workspace(over, compute_type(g.view.dtype), g.view.device);
+    pointwise_kernel(Target::write_to(whole), f, in);
+    pointwise_sum_kernel(g, Pointwise::copy, {whole}, over, 1.0);
   }
 }
 

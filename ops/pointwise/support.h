@@ -1,5 +1,7 @@
 #pragma once
 // What operators and their backward rules share, above all the pointwise ones. Internal to ops/.
+#include <optional>
+
 #include "quipu/autograd/knot.h"
 #include "quipu/ops/pointwise/kernels.h"
 #include "quipu/ops/pointwise/term.h"
@@ -24,6 +26,12 @@ Tensor map(Pointwise f, const Operands& in, const PointwiseResult& result);
 
 /// g (=|+=) f(in), where f runs over the shape `over`; summed over what g was broadcast along.
 void map_into(const Grad& g, Pointwise f, const Operands& in, const Shape& over);
+
+enum class Keep { input, output };
+/// f(x) or f(x, parameter), in the type of x, which must be floating. Its gradient is `gradient` of
+/// d_o, what is kept, and the parameter.
+Tensor unary(Pointwise f, const Tensor& x, Keep keep, Pointwise gradient,
+             const std::optional<Scalar>& parameter = {});
 
 /// x itself if it is contiguous, else a copy that is, in workspace.
 Tensor dense(const Tensor& x);

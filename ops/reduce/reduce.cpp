@@ -1,29 +1,19 @@
 #include "quipu/ops/reduce/reduce.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/ops/checks.h"
+#include "quipu/ops/pointwise/arithmetic.h"
+#include "quipu/ops/pointwise/compare.h"
 #include "quipu/ops/pointwise/support.h"
-#include "quipu/ops/reduce/kernels.h"
+#include "quipu/ops/pointwise/unary.h"
 #include "quipu/ops/reduce/support.h"
 
 namespace quipu {
 using namespace detail;
 namespace {
-
-DType sum_dtype(DType t) {
-  return is_floating(t) ? t : i64;
-}
-
-/// o = scale * sum of f(in) over the shape of x, where a sum of nothing is 0.
-void sum_into(const Tensor& o, Pointwise f, const Operands& in, const Tensor& x,
-              const Reduction& over, double scale) {
-  if (over.count == 0) return fill_kernel(o, 0 * scale);
-  pointwise_sum_kernel(Grad::write_to(over.keep(o)), f, in, x.shape(), scale);
-}
 
 /// sum and mean: every entry gets the same share of the gradient.
 struct SumRule {
@@ -43,58 +33,50 @@ Tensor scaled_sum(const Tensor& x, const Reduction& over, double scale) {
   return tie(o, {x}, SumRule{over, scale});
 }
 
-struct VarRule {
-  Saved x, mean;
+/// d_x = d_o / o^(p - 1) sign(x) |x|^(p - 1), and 0 where o is 0.
+struct NormRule {
+  Saved x, o;
   Reduction over;
-  double scale;  // 1 / n or 1 / (n - 1)
+  double p;
   void backward(const Tensor& d_o, Grads& d) const {
     d.with(0, [&](const Grad& g) {
-      const Tensor factor = workspace(over.kept, mean.get().dtype(), d_o.device());
-      pointwise_kernel(Grad::write_to(factor), Pointwise::mul, {over.keep(d_o), 2 * scale});
-      pointwise_kernel(g, Pointwise::mul_difference, {factor, x.get(), mean.get()});
+      const Tensor share = workspace(over.kept, compute_type(g.view.dtype), d_o.device());
+      const auto to = Target::write_to(share);
+      const View length = over.keep(o);
+      pointwise_kernel(to, Pointwise::pow, {length, 1 - p});
+      pointwise_kernel(to, Pointwise::where, {length, share, 0.0});
+      pointwise_kernel(to, Pointwise::mul, {share, over.keep(d_o)});
+      if (p == 2) return pointwise_kernel(g, Pointwise::mul, {share, x.get()});
+      const Tensor slope = workspace(x.get().shape(), share.dtype(), d_o.device());
+      const auto slope_to = Target::write_to(slope);
+      pointwise_kernel(slope_to, Pointwise::abs, {x.get()});
+      pointwise_kernel(slope_to, Pointwise::pow, {slope, p - 1});
+      pointwise_kernel(slope_to, Pointwise::abs_grad, {slope, x.get()});
+      pointwise_kernel(g, Pointwise::mul, {share, slope});
     });
   }
 };
 
-struct LogsumexpRule {
-  Saved x, o;  // o as it was before rounding to a reduced type
-  Saved sum;   // of exp(x - o): 1 but for the rounding of o, which is large where o is
-  Reduction over;
-  void backward(const Tensor& d_o, Grads& d) const {
-    d.with(0, [&](const Grad& g) {
-      if (g.view.numel() == 0) return;
-      const Tensor share = workspace(over.kept, o.get().dtype(), d_o.device());
-      pointwise_kernel(Grad::write_to(share), Pointwise::div, {over.keep(d_o), sum.get()});
-      pointwise_kernel(g, Pointwise::mul_exp_difference, {share, x.get(), over.keep(o.get())});
-    });
+Tensor norm_of_power(const Tensor& x, double p, const Axes& axes, bool keepdim) {
+  const Reduction over(x.shape(), axes, keepdim);
+  const Tensor total = workspace(over.kept, f64, x.device());
+  if (p == 2) {
+    sum_into(total, Pointwise::mul, {x, x}, x, over, 1);
+  } else {
+    const Tensor power = workspace(x.shape(), compute_type(x.dtype()), x.device());
+    pointwise_kernel(Target::write_to(power), Pointwise::abs, {x});
+    if (p != 1) pointwise_kernel(Target::write_to(power), Pointwise::pow, {power, p});
+    sum_into(total, Pointwise::copy, {power}, x, over, 1);
   }
-};
-
-/// The largest entry over all reduced dimensions, kept finite so that differences to it are
-/// defined.
-Tensor finite_maximum(const Tensor& x, const Reduction& over) {
-  Tensor largest = x;
-  Shape shape = x.shape();
-  for (int axis = 0; axis < shape.size(); ++axis) {
-    if (shape[axis] == over.kept[axis]) continue;
-    shape[axis] = 1;
-    const Tensor next = workspace(shape, x.dtype(), x.device());
-    extreme_kernel(largest, next, View(), axis, true);
-    largest = next;
-  }
-  const Tensor finite = workspace(shape, compute_type(x.dtype()), x.device());
-  const double bound =
-      x.dtype() == f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  pointwise_kernel(Grad::write_to(finite), Pointwise::clamp, {largest, -bound, bound});
-  return finite;
+  const Tensor o = empty(over.result, x.dtype(), x.device());
+  pointwise_kernel(Target::write_to(over.keep(o)), Pointwise::pow, {total, 1 / p});
+  const bool keeps = x.requires_grad();
+  return tie(o, {x}, NormRule{save_if(keeps, x), save_if(keeps, o), over, p});
 }
 
-struct CumsumRule {
-  int axis;
-  void backward(const Tensor& d_o, Grads& d) const {
-    d.with(0, [&](const Grad& g) { cumsum_kernel(d_o, g, axis, true); });
-  }
-};
+Tensor truth_of(const Tensor& x) {
+  return x.dtype() == boolean ? x : ne(x, 0);
+}
 
 }  // namespace
 
@@ -110,55 +92,29 @@ Tensor mean(const Tensor& x, const Axes& axes, bool keepdim) {
   return scaled_sum(x, over, over.count ? 1 / static_cast<double>(over.count) : std::nan(""));
 }
 
-Tensor var(const Tensor& x, const Axes& axes, bool unbiased, bool keepdim) {
-  const OpScope op("var");
+Tensor norm(const Tensor& x, double p, const Axes& axes, bool keepdim) {
+  const OpScope op("norm");
   check_floating("x", x.dtype());
-  const Reduction over(x.shape(), axes, keepdim);
-  const auto freedom = static_cast<double>(over.count - (unbiased ? 1 : 0));
-  const double scale = freedom > 0 ? 1 / freedom : std::nan("");
-  const Tensor mean = workspace(over.kept, compute_type(x.dtype()), x.device());
-  const double share = 1 / static_cast<double>(std::max<std::int64_t>(over.count, 1));
-  sum_into(mean, Pointwise::copy, {x}, x, over, share);
-  const Tensor o = empty(over.result, x.dtype(), x.device());
-  sum_into(o, Pointwise::square_difference, {x, mean}, x, over, scale);
-  return tie(o, {x},
-             VarRule{save_if(x.requires_grad(), x), save_if(x.requires_grad(), mean), over, scale});
+  check(!std::isnan(p), "p is NaN");
+  if (p == 0) return sum(ne(x, 0), axes, keepdim).to(x.dtype());
+  if (std::isfinite(p)) return norm_of_power(x, p, axes, keepdim);
+  if (p < 0) return min(abs(x), axes, keepdim);
+  if (Reduction(x.shape(), axes, keepdim).count == 0) return sum(x, axes, keepdim);
+  return max(abs(x), axes, keepdim);
 }
 
-Tensor logsumexp(const Tensor& x, const Axes& axes, bool keepdim) {
-  const OpScope op("logsumexp");
-  check_floating("x", x.dtype());
+Tensor any(const Tensor& x, const Axes& axes, bool keepdim) {
+  const OpScope op("any");
   const Reduction over(x.shape(), axes, keepdim);
-  const DType wide = compute_type(x.dtype());
-  const Tensor exact = empty(over.result, wide, x.device());
-  const bool keeps = recording() && x.requires_grad();
-  const Tensor sum = keeps ? empty(over.kept, wide, x.device(), Category::saved) : Tensor();
-  if (over.count == 0) {
-    fill_kernel(exact, -std::numeric_limits<double>::infinity());
-  } else if (exact.numel() > 0) {
-    const Tensor largest = finite_maximum(x, over);
-    const Tensor total = workspace(over.kept, wide, x.device());
-    sum_into(total, Pointwise::exp_difference, {x, largest}, x, over, 1);
-    if (keeps) copy_kernel(sum, total);
-    pointwise_kernel(Grad::write_to(total), Pointwise::log, {total});
-    pointwise_kernel(Grad::write_to(over.keep(exact)), Pointwise::add, {largest, total});
-    if (keeps) {
-      pointwise_kernel(Grad::write_to(sum), Pointwise::mul_exp_difference,
-                       {sum, largest, over.keep(exact)});
-    }
-  }
-  const Tensor o = wide == x.dtype() ? exact : empty(over.result, x.dtype(), x.device());
-  if (wide != x.dtype()) copy_kernel(o, exact);
-  return tie(o, {x},
-             LogsumexpRule{save_if(keeps, x), save_if(keeps, exact), save_if(keeps, sum), over});
+  if (over.count == 0) return full(over.result, false, boolean, x.device());
+  return no_gradient(max(truth_of(x.detach()), axes, keepdim));
 }
 
-Tensor cumsum(const Tensor& x, int dim) {
-  const OpScope op("cumsum");
-  const int axis = wrap_dim(dim, x.dim());
-  const Tensor o = empty(x.shape(), sum_dtype(x.dtype()), x.device());
-  cumsum_kernel(x, Target::write_to(o), axis, false);
-  return tie(o, {x}, CumsumRule{axis});
+Tensor detail::AllOf::operator()(const Tensor& x, const Axes& axes, bool keepdim) const {
+  const OpScope op("all");
+  const Reduction over(x.shape(), axes, keepdim);
+  if (over.count == 0) return full(over.result, true, boolean, x.device());
+  return no_gradient(min(truth_of(x.detach()), axes, keepdim));
 }
 
 }  // namespace quipu

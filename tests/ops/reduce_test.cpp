@@ -10,6 +10,7 @@
 #include "quipu/ops/pointwise/arithmetic.h"
 #include "quipu/ops/pointwise/unary.h"
 #include "quipu/ops/reduce/reduce.h"
+#include "quipu/ops/reduce/scan.h"
 #include "support/support.h"
 
 namespace {

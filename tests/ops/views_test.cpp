@@ -167,14 +167,14 @@ TEST_CASE("views: mistakes in an index are about the tensor that was indexed") {
   expect_error([&] { x(0, 4); }, "index 4", "dimension 1 of shape (3, 4, 5)");
   expect_error([&] { x(new_axis, 0, -5); }, "index -5", "dimension 1 of shape (3, 4, 5)");
   expect_error([&] { x(0, rest, 5); }, "index 5", "dimension 2 of shape (3, 4, 5)");
-  expect_error([&] { x(0, slice(5)); }, "start 5", "dimension 1 of shape (3, 4, 5)");
+  expect_error([&] { x(0, slice(5), 5); }, "index 5", "dimension 2 of shape (3, 4, 5)");
   expect_error([&] { x(0, 0, 0, 0); }, "index: ", "4 dimensions are indexed", "(3, 4, 5)");
   expect_error([&] { x(rest, 0, rest); }, "index: ", "rest");
   expect_error([&] { x[3]; }, "select: ", "index 3", "dimension 0", "(3, 4, 5)");
   expect_error([&] { numbered({})[0]; }, "select: ", "without dimensions");
 }
 
-TEST_CASE("views: slices have bounds, and steps of at least one") {
+TEST_CASE("views: slices are those of Python") {
   const Tensor x = numbered({10});
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   CHECK(x.slice(0, 2, 9, 3).to_vector() == Values{2, 5, 8});
@@ -182,12 +182,12 @@ TEST_CASE("views: slices have bounds, and steps of at least one") {
   CHECK(x.slice(0, 1, 9, most).to_vector() == Values{1});
   CHECK(x.slice(0, 10).numel() == 0);
   CHECK(x.slice(-1, 0, 10).numel() == 10);
-  expect_error([&] { x.slice(0, 11); }, "slice: ", "start 11", "dimension 0", "(10,)");
-  expect_error([&] { x.slice(0, 0, 11); }, "slice: ", "stop 11");
-  expect_error([&] { x.slice(0, -11); }, "slice: ", "start -11");
-  expect_error([&] { x.slice(0, 5, 3); }, "slice: ", "start 5", "stop 3");
+  CHECK(x.slice(0, 11).numel() == 0);
+  CHECK(x.slice(0, 8, 11).to_vector() == Values{8, 9});
+  CHECK(x.slice(0, -11, 2).to_vector() == Values{0, 1});
+  CHECK(x.slice(0, 5, 3).numel() == 0);
+  CHECK(x.slice(0, 3, 0, -2).to_vector() == Values{3, 1});
   expect_error([&] { x.slice(0, 0, 10, 0); }, "slice: ", "step", "0");
-  expect_error([&] { x.slice(0, 0, 10, -1); }, "slice: ", "step", "-1");
   expect_error([&] { x.slice(1, 0); }, "slice: ", "dimension 1");
 }
 
@@ -198,7 +198,8 @@ TEST_CASE("views: other mistakes are named") {
   expect_error([&] { x.permute({0, 1, 1}); }, "permute: ", "dimension 1", "twice");
   expect_error([&] { x.permute({0, 1, 5}); }, "permute: ", "dimension 5");
   expect_error([&] { numbered({3}).t(); }, "t: ", "(3,)", "two dimensions");
-  expect_error([&] { x.squeeze(1); }, "squeeze: ", "dimension 1", "(2, 3, 4)", "size 3");
+  CHECK(x.squeeze(1).shape() == Shape{2, 3, 4});
+  expect_error([&] { x.squeeze(3); }, "squeeze: ", "dimension 3");
   expect_error([&] { x.unsqueeze(4); }, "unsqueeze: ", "dimension 4");
   expect_error([&] { zeros({1, 1, 1, 1, 1, 1, 1, 1}).unsqueeze(0); }, "unsqueeze: ", "at most 8");
   expect_error([&] { x.expand({2, 3, 5}); }, "expand: ", "(2, 3, 4)", "(2, 3, 5)", "sizes of 1");

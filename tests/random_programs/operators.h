@@ -13,6 +13,9 @@ inline Tensors results(const Tensors& o) {
 inline Tensors results(const TopK& o) {
   return {o.values, o.indices};
 }
+inline Tensors results(const Sorted& o) {
+  return {o.values, o.indices};
+}
 inline Tensors results(const Extremes& o) {
   return {o.values, o.index};
 }

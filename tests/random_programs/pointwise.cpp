@@ -109,9 +109,58 @@ bool cast(Draw& d, Statement& s) {
   return one(d, s);
 }
 
+void add_functions(std::vector<Operator>& table) {
+  constexpr unsigned kink = Operator::kink;
+  table.insert(
+      table.end(),
+      {
+          {"sinh", one, CALL(sinh(in[0]))},
+          {"cosh", one, CALL(cosh(in[0]))},
+          {"tan", one, CALL(tan(in[0] * 0.125))},
+          {"asin", one, CALL(asin(sin(in[0]) * 0.5))},
+          {"acos", one, CALL(acos(cos(in[0]) * 0.5))},
+          {"acosh", one_positive, CALL(acosh(in[0] + 1))},
+          {"atanh", one, CALL(atanh(tanh(in[0]) * 0.5))},
+          {"ceil", one, CALL(ceil(in[0])), kink},
+          {"round", one, CALL(round(in[0])), kink},
+          {"trunc", one, CALL(trunc(in[0])), kink},
+          {"isnan", one, CALL(isnan(in[0]))},
+          {"isinf", one, CALL(isinf(in[0]))},
+          {"isfinite", one, CALL(isfinite(in[0]))},
+          {"logical_xor", one_or_two_masks, CALL(logical_xor(in[0], in[1]))},
+          {"bitwise_and", one_or_two_masks, CALL(bitwise_and(in[0], in[1]))},
+          {"bitwise_or", one_or_two_masks, CALL(bitwise_or(in[0], in[1]))},
+          {"bitwise_xor", one_or_two_masks, CALL(bitwise_xor(in[0], in[1]))},
+          {"bitwise_not", one_or_two_masks, CALL(bitwise_not(in[0]))},
+          {"shift_left", one_or_two_masks, CALL(shift_left(in[0].to(i64), in[1].to(i64)))},
+          {"shift_right", one_or_two_masks, CALL(shift_right(in[0].to(i64), in[1].to(i64)))},
+          {"reciprocal", one_positive, CALL(reciprocal(in[0]))},
+          {"square", one, CALL(square(in[0]))},
+          {"log1p", one_positive, CALL(log1p(in[0]))},
+          {"expm1", one, CALL(expm1(in[0]))},
+          {"atan", one, CALL(atan(in[0]))},
+          {"asinh", one, CALL(asinh(in[0]))},
+          {"erf", one, CALL(erf(in[0]))},
+          {"relu", one, CALL(relu(in[0])), kink},
+          {"sigmoid", one, CALL(sigmoid(in[0]))},
+          {"silu", one, CALL(silu(in[0]))},
+          {"softplus", one, CALL(softplus(in[0]))},
+          {"elu", one, CALL(elu(in[0], 0.5)), kink},
+          {"leaky_relu", one, CALL(leaky_relu(in[0], 0.25)), kink},
+          {"mish", one, CALL(mish(in[0]))},
+          {"hardswish", one, CALL(hardswish(in[0])), kink},
+          {"gelu_tanh", one, CALL(gelu_tanh(in[0]))},
+          {"floor", one, CALL(floor(in[0])), kink},
+          {"sign", one, CALL(sign(in[0])), kink},
+          {"remainder", one_and_number, CALL(remainder(in[0], n[0] / 4.0)), kink},
+          {"atan2", power, CALL(atan2(in[0], in[1]))},
+      });
+}
+
 }  // namespace
 
 void add_pointwise(std::vector<Operator>& table) {
+  add_functions(table);
   constexpr unsigned kink = Operator::kink, light = Operator::keeps_nothing;
   table.insert(table.end(),
                {

@@ -188,26 +188,40 @@ bool layer(Draw& d, Statement& s) {
 
 void add_reductions(std::vector<Operator>& table) {
   constexpr unsigned kink = Operator::kink, light = Operator::keeps_nothing;
-  table.insert(table.end(),
-               {
-                   {"sum", axes, CALL(sum(in[0], Axes(shape), n[0] != 0)), light, 2},
-                   {"mean", axes, CALL(mean(in[0], Axes(shape), n[0] != 0)), light},
-                   {"var", axes, CALL(var(in[0], Axes(shape), false, n[0] != 0))},
-                   {"logsumexp", axes, CALL(logsumexp(in[0], Axes(shape), n[0] != 0))},
-                   {"max", dim_and_flag, CALL(max(in[0], n[0], n[1] != 0)), kink},
-                   {"min", dim_and_flag, CALL(min(in[0], n[0], n[1] != 0)), kink},
-                   {"max", one, CALL(max(in[0])), kink},
-                   {"min", one, CALL(min(in[0])), kink},
-                   {"argmax", dim_and_flag, CALL(argmax(in[0], n[0], n[1] != 0)), kink},
-                   {"argmin", dim_and_flag, CALL(argmin(in[0], n[0], n[1] != 0)), kink},
-                   {"max_with_index", dim_and_flag, CALL(max_with_index(in[0], n[0], n[1] != 0)),
-                    kink, 1, Outputs::extremes},
-                   {"min_with_index", dim_and_flag, CALL(min_with_index(in[0], n[0], n[1] != 0)),
-                    kink, 1, Outputs::extremes},
-                   {"top_k", some_of_dim, CALL(top_k(in[0], n[0], n[1], n[2] != 0)), kink, 2,
-                    Outputs::top_k},
-                   {"cumsum", one_and_dim, CALL(cumsum(in[0], n[0])), light},
-               });
+  table.insert(
+      table.end(),
+      {
+          {"sum", axes, CALL(sum(in[0], Axes(shape), n[0] != 0)), light, 2},
+          {"mean", axes, CALL(mean(in[0], Axes(shape), n[0] != 0)), light},
+          {"var", axes, CALL(var(in[0], Axes(shape), false, n[0] != 0))},
+          {"logsumexp", axes, CALL(logsumexp(in[0], Axes(shape), n[0] != 0))},
+          {"max", dim_and_flag, CALL(max(in[0], n[0], n[1] != 0)), kink},
+          {"min", dim_and_flag, CALL(min(in[0], n[0], n[1] != 0)), kink},
+          {"max", one, CALL(max(in[0])), kink},
+          {"min", one, CALL(min(in[0])), kink},
+          {"argmax", dim_and_flag, CALL(argmax(in[0], n[0], n[1] != 0)), kink},
+          {"argmin", dim_and_flag, CALL(argmin(in[0], n[0], n[1] != 0)), kink},
+          {"max_with_index", dim_and_flag, CALL(max_with_index(in[0], n[0], n[1] != 0)), kink, 1,
+           Outputs::extremes},
+          {"min_with_index", dim_and_flag, CALL(min_with_index(in[0], n[0], n[1] != 0)), kink, 1,
+           Outputs::extremes},
+          {"top_k", some_of_dim, CALL(top_k(in[0], n[0], n[1], n[2] != 0)), kink, 2,
+           Outputs::top_k},
+          {"prod", axes, CALL(prod(in[0], Axes(shape), n[0] != 0))},
+          {"stddev", axes, CALL(stddev(in[0] * 2 + 1, Axes(shape), 0, n[0] != 0)), kink},
+          {"norm", axes, CALL(norm(in[0], 2, Axes(shape), n[0] != 0)), kink},
+          {"norm", axes, CALL(norm(in[0], 1, Axes(shape), n[0] != 0)), kink},
+          {"any", axes, CALL(any(in[0] > 0, Axes(shape), n[0] != 0)), kink},
+          {"log_softmax", one_and_dim, CALL(log_softmax(in[0], n[0]))},
+          {"softmax", one_and_dim, CALL(softmax(in[0], n[0]))},
+          {"cumsum", one_and_dim, CALL(cumsum(in[0], n[0])), light},
+          {"cumsum", one_and_dim, CALL(cumsum(in[0], n[0], true, true)), light},
+          {"cumprod", one_and_dim, CALL(cumprod(in[0], n[0]))},
+          {"cummax", one_and_dim, CALL(cummax(in[0], n[0])), kink, 1, Outputs::extremes},
+          {"cummin", one_and_dim, CALL(cummin(in[0], n[0], true)), kink, 1, Outputs::extremes},
+          {"sort", one_and_dim, CALL(sort(in[0], n[0])), kink, 1, Outputs::top_k},
+          {"argsort", one_and_dim, CALL(argsort(in[0], n[0], true)), kink},
+      });
 }
 
 void add_views(std::vector<Operator>& table) {
@@ -227,6 +241,12 @@ void add_views(std::vector<Operator>& table) {
   add("expand", wider, CALL(in[0].expand(shape)));
   add("index", one_and_dim, CALL(in[0](0, new_axis, rest)));
   add("index", matrix, CALL(in[0].index({all, slice(0, {}, 2), rest})));
+  add("diagonal", matrix, CALL(in[0].diagonal(0, -2, -1)));
+  add("flip", one, CALL(flip(in[0])));
+  add("roll", one_and_dim, CALL(roll(in[0], 2, n[0])));
+  add("repeat", one_and_dim, CALL(repeat(in[0], Dims::filled(in[0].dim(), 2))));
+  add("pad", one_and_dim, CALL(pad(in[0], {{1, 2}})));
+  add("slice", one_and_dim, CALL(in[0].slice(n[0], -1, {}, -2)));
   add("contiguous", one, CALL(in[0].contiguous()));
   add("clone", one, CALL(in[0].clone()));
   add("to", one, CALL(in[0].to(in[0].device())));
@@ -238,19 +258,29 @@ void add_views(std::vector<Operator>& table) {
 
 void add_structure(std::vector<Operator>& table) {
   constexpr unsigned light = Operator::keeps_nothing;
-  table.insert(table.end(),
-               {
-                   {"matmul", product, CALL(matmul(in[0], in[1])), 0, 3},
-                   {"linear", layer, FUSED(linear, in[0], in[1], in[2]), 0, 2},
-                   {"linear", layer, FUSED(linear, in[0], in[1])},
-                   {"cat", several, CALL(cat(in, n[0])), light, 3},
-                   {"stack", several_alike, CALL(stack(in, n[0])), light, 2},
-                   {"split", cut, CALL(split(in[0], n[0], n[1])), light, 3, Outputs::list},
-                   {"gather", gathered, CALL(gather(in[0], n[0], in[1]))},
-                   {"index_select", selected, CALL(index_select(in[0], n[0], in[1]))},
-                   {"scatter_add", scattered, CALL(scatter_add(in[0], n[0], in[1], in[2]))},
-                   {"embedding", rows, CALL(embedding(in[0], in[1]))},
-               });
+  table.insert(
+      table.end(),
+      {
+          {"matmul", product, CALL(matmul(in[0], in[1])), 0, 3},
+          {"linear", layer, FUSED(linear, in[0], in[1], in[2]), 0, 2},
+          {"linear", layer, FUSED(linear, in[0], in[1])},
+          {"cat", several, CALL(cat(in, n[0])), light, 3},
+          {"stack", several_alike, CALL(stack(in, n[0])), light, 2},
+          {"split", cut, CALL(split(in[0], n[0], n[1])), light, 3, Outputs::list},
+          {"gather", gathered, CALL(gather(in[0], n[0], in[1]))},
+          {"index_select", selected, CALL(index_select(in[0], n[0], in[1]))},
+          {"scatter_add", scattered, CALL(scatter_add(in[0], n[0], in[1], in[2]))},
+          {"scatter", scattered, CALL(scatter(in[0], n[0], in[1], in[2]))},
+          {"scatter", scattered, CALL(scatter(in[0], n[0], in[1], in[2], ScatterMode::max)),
+           Operator::kink},
+          {"scatter", scattered, CALL(scatter(in[0], n[0], in[1], in[2], ScatterMode::mul))},
+          {"tril", matrix, CALL(tril(in[0]))},
+          {"triu", matrix, CALL(triu(in[0], 1))},
+          {"addmm", product, CALL(addmm(in[1].flatten().slice(0, 0, 1), in[0], in[1]))},
+          {"outer", one, CALL(outer(in[0].flatten(), in[0].flatten()))},
+          {"einsum", matrix, CALL(einsum("...ij,...kj->...ki", {in[0], in[0]}))},
+          {"embedding", rows, CALL(embedding(in[0], in[1]))},
+      });
 }
 
 }  // namespace quipu::programs

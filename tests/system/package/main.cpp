@@ -44,16 +44,79 @@ Tensor comparisons(const Tensor& x, const Tensor& y) {
 }
 
 Tensor functions(const Tensor& x) {
-  return total({exp(x), sqrt(x), rsqrt(x), tanh(x), log(x), sin(x), cos(x), abs(x)});
+  const Tensor half = x * 0.25, bits = arange(6).reshape({2, 3});
+  const Tensor masks = logical_xor(isnan(x), isinf(x)) | isfinite(x);
+  return total({exp(x),
+                sqrt(x),
+                rsqrt(x),
+                tanh(x),
+                log(x),
+                sin(x),
+                cos(x),
+                abs(x),
+                reciprocal(x),
+                tan(x),
+                log1p(x),
+                expm1(x),
+                asin(half),
+                acos(half),
+                atan(x),
+                sinh(x),
+                cosh(x),
+                asinh(x),
+                acosh(x + 1),
+                atanh(half),
+                erf(x),
+                square(x),
+                sign(x),
+                floor(x),
+                ceil(x),
+                round(x),
+                trunc(x),
+                remainder(x, 2),
+                atan2(x, x),
+                masks,
+                ~bits,
+                bitwise_and(bits, 3) ^ bitwise_or(bits, 1),
+                bitwise_xor(bits, 2) & 1,
+                bitwise_not(bits),
+                shift_left(bits, 1),
+                shift_right(bits, 1)});
 }
 
 Tensor reductions(const Tensor& x) {
   const Tensor d_x = zeros_like(x.detach());
   top_k_backward(top_k(x.detach(), 2).indices, ones({2, 2}), Grad::add_to(d_x));
-  return total({d_x, top_k(x, 2, 1).values, sample(x, {.top_k = 2, .top_p = 0.9}), sum(x, 0),
-                mean(x, 1), var(x, 1), logsumexp(x, -1, true), max(x), min(x, 0), argmax(x),
-                argmin(x, 1), max_with_index(x, 1).values, min_with_index(x, 0).index,
-                cumsum(x, 1)});
+  return total({d_x,
+                top_k(x, 2, 1).values,
+                sample(x, {.top_k = 2, .top_p = 0.9}),
+                sum(x, 0),
+                mean(x, 1),
+                var(x, 1),
+                stddev(x, 1),
+                prod(x, 1),
+                norm(x),
+                any(x),
+                all(x > 0),
+                logsumexp(x, -1, true),
+                log_softmax(x, 1),
+                max(x),
+                min(x, 0),
+                argmax(x),
+                argmin(x, 1),
+                max_with_index(x, 1).values,
+                min_with_index(x, 0).index,
+                cumsum(x, 1),
+                cumprod(x, 1),
+                cummax(x, 1).values,
+                cummin(x, 1).values,
+                sort(x, 1).values,
+                argsort(x),
+                nonzero(x),
+                masked_select(x, x > 0),
+                bincount(argsort(x).flatten()),
+                unique(x).values,
+                searchsorted(arange(3).to(f32), x.detach())});
 }
 
 Tensor products_and_parts(const Tensor& x, const Tensor& y) {
@@ -61,15 +124,38 @@ Tensor products_and_parts(const Tensor& x, const Tensor& y) {
   const Tensor rows = index.unsqueeze(1).expand({2, 3});
   return total({matmul(x, y.t()), cat({x, y}, 1), stack({x, y}), split(x, 2, 1)[1],
                 gather(x, 0, rows), index_select(x, 1, index), scatter_add(x, 0, rows, y),
-                embedding(x, index), dropout(x, 0.5)});
+                scatter(x, 0, rows, y), addmm(y, x, eye(3)), outer(x[0], y[0]),
+                einsum("ij,kj->ik", {x, y}), one_hot(index, 3), embedding(x, index),
+                dropout(x, 0.5)});
 }
 
 Tensor views(const Tensor& x) {
-  return total({x.reshape({3, 2}), x.view({6}), x.flatten(), x.transpose(0, 1), x.permute({1, 0}),
-                x.slice(1, 0, 2), x.select(0, 1), x.unsqueeze(0).squeeze(),
-                x.unsqueeze(1).squeeze(1), x.index({slice(0, 1), all}), x(rest, 0), x[0],
-                x.t().contiguous(), x.clone(), x.to(bf16), x.detach(), pin_memory(x),
-                to_async(x, cpu), full({1}, is_pinned(x) ? 1 : 0)});
+  return total({flip(x),
+                roll(x, 1, 1),
+                repeat(x, {2, 1}),
+                tril(x),
+                triu(x),
+                pad(x, {{1, 1}}),
+                x.diagonal(),
+                x.reshape({3, 2}),
+                x.view({6}),
+                x.flatten(),
+                x.transpose(0, 1),
+                x.permute({1, 0}),
+                x.slice(1, 0, 2),
+                x.select(0, 1),
+                x.unsqueeze(0).squeeze(),
+                x.unsqueeze(1).squeeze(1),
+                x.index({slice(0, 1), all}),
+                x(rest, 0),
+                x[0],
+                x.t().contiguous(),
+                x.clone(),
+                x.to(bf16),
+                x.detach(),
+                pin_memory(x),
+                to_async(x, cpu),
+                full({1}, is_pinned(x) ? 1 : 0)});
 }
 
 Tensor gated_attention(const Tensor& x, const Tensor& y) {
@@ -84,8 +170,10 @@ Tensor activations(const Tensor& x, const Tensor& y) {
   gelu_backward(at, at, Grad::add_to(d_x));
   swiglu_backward(at, at, at, Grad::add_to(d_x), Grad::add_to(d_y));
   std::printf("%s\n", to_string(act_named("silu")).c_str());
-  return total({act(x, Act::softmax, -1), act_composed(x, Act::relu), gelu(x), gelu_composed(x),
-                normal_cdf(x), swiglu(x, y), swiglu_composed(x, y), d_x, d_y});
+  return total({act(x, Act::softmax, -1), act_composed(x, Act::relu), softmax(x, 1), relu(x),
+                sigmoid(x), silu(x), softplus(x), elu(x), leaky_relu(x), mish(x), hardswish(x),
+                gelu_tanh(x), gelu(x), gelu_composed(x), normal_cdf(x), swiglu(x, y),
+                swiglu_composed(x, y), d_x, d_y});
 }
 
 Tensor positions(const Tensor& in) {
@@ -118,8 +206,11 @@ Tensor layers(const Tensor& x, const Tensor& y) {
   AttentionGrads d;
   d.q = Grad::add_to(d_x.reshape({1, 1, 2, 3}));
   attention_backward(q, k, k, output, output.o, d, {.causal = true});
-  return total({linear(x, y), linear_composed(x, y, ones({2})), attention(q, k, k),
-                attention_composed(q, k, k), output.lse, d_x});
+  const Tensor p = softmax(y, 1), classes = argmax(y, 1);
+  return total({l1_loss(x, y), huber_loss(x, y), bce_with_logits(x, p),
+                kl_div(log_softmax(x, 1), p), nll_loss(log_softmax(x, 1), classes), linear(x, y),
+                linear_composed(x, y, ones({2})), attention(q, k, k), attention_composed(q, k, k),
+                output.lse, d_x});
 }
 
 Tensor in_place() {
@@ -130,6 +221,7 @@ Tensor in_place() {
   a += a;
   a -= ones({3});
   a *= a;
+  a.index_put_({0}, ones({}));
   return total({a, empty({2}).fill_(1)});
 }
 

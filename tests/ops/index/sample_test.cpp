@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "loss_checks.h"
+#include "ops/loss_checks.h"
 #include "quipu/ops/pointwise/arithmetic.h"
 #include "quipu/ops/reduce/reduce.h"
 

@@ -1,7 +1,7 @@
 // Rows of a table: values, gradients, memory, messages.
 #include "quipu/ops/index/embedding.h"
 
-#include "loss_checks.h"
+#include "ops/loss_checks.h"
 #include "quipu/ops/index/gather.h"
 #include "quipu/ops/pointwise/arithmetic.h"
 
