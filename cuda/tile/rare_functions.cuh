@@ -125,7 +125,7 @@ __device__ __forceinline__ T rare_gradient(T d, T x, T y) {
 }
 
 template <Pointwise F, class T>
-__device__ __forceinline__ T apply_rare(T a, T b, T c) {
+__device__ __forceinline__ T rare_value(T a, T b) {
   using enum Pointwise;
   if constexpr (F == sinh) return std::sinh(a);
   if constexpr (F == cosh) return std::cosh(a);
@@ -158,7 +158,15 @@ __device__ __forceinline__ T apply_rare(T a, T b, T c) {
   if constexpr (F == atan2) return std::atan2(a, b);
   if constexpr (F == remainder) return math::remainder_of(a, b);
   if constexpr (F == logical_xor) return T((a != T(0)) != (b != T(0)));
-  return rare_gradient<F>(a, b, c);
+}
+
+template <Pointwise F, class T>
+__device__ __forceinline__ T apply_rare(T a, T b, T c) {
+  if constexpr (F >= Pointwise::mul_sinh) {  // those for backward stand behind the others
+    return rare_gradient<F>(a, b, c);
+  } else {
+    return rare_value<F>(a, b);
+  }
 }
 
 }  // namespace quipu::detail::on_cuda
