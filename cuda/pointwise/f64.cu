@@ -2,12 +2,12 @@
 //
 // sin and cos of large numbers, and their gradients, keep an array in local memory.
 //
-// sass map_vectors<.*{Pointwise:!sin,cos,sin_grad,cos_grad,tan}: need LDG.E.128 STG.E.128; forbid LD.E
-// ST.E;
+// sass map_vectors<.*{Pointwise:!sin,cos,sin_grad,cos_grad,tan}: need LDG.E.128 STG.E.128; forbid
+// LD.E ST.E;
 //   registers 64; shared 0
 // sass map_elements<.*{Pointwise:!sin,cos,sin_grad,cos_grad,tan}: forbid LD.E ST.E; registers 40;
-// shared 0 sass map_(vectors|elements)<.*{Pointwise:sin,cos,sin_grad,cos_grad,tan}: forbid LD.E ST.E;
-// registers 48; shared 0;
+// shared 0 sass map_(vectors|elements)<.*{Pointwise:sin,cos,sin_grad,cos_grad,tan}: forbid LD.E
+// ST.E; registers 48; shared 0;
 //   local 40
 #include "map.cuh"
 

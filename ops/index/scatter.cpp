@@ -91,7 +91,8 @@ struct ExtremeRule {
       const std::int64_t none = numel(shape);
       const Tensor numbers = entry_numbers(shape, d_o.device());
       const Tensor candidates = workspace(shape, i64, d_o.device());
-      pointwise_kernel(Target::write_to(candidates), Pointwise::where, {is_result, numbers, Scalar(none)});
+      pointwise_kernel(Target::write_to(candidates), Pointwise::where,
+                       {is_result, numbers, Scalar(none)});
       const Tensor first = workspace(d_o.shape(), i64, d_o.device());
       fill_kernel(first, none);
       scatter_join_kernel(first, index, candidates, axis, Join::min);
