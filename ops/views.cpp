@@ -8,7 +8,7 @@
 #include "quipu/autograd/knot.h"
 #include "quipu/core/dispatch/kernels.h"
 #include "quipu/core/tensor.h"
-#include "quipu/ops/index/pick.h"
+#include "quipu/ops/index/pick_support.h"
 #include "quipu/ops/rearrange.h"
 
 namespace quipu {

@@ -1,6 +1,6 @@
 // Indexing by tensors, made of smaller operators: positions along one dimension are an
 // index_select; those along several become positions in one that is all of them.
-#include "quipu/ops/index/pick.h"
+#include "quipu/ops/index/pick_support.h"
 
 #include "quipu/autograd/knot.h"
 #include "quipu/core/dispatch/kernels.h"
