@@ -110,7 +110,7 @@ class Kernel<void(Args...)> : public AnyKernel {
     const View* first = nullptr;
     ((first = first ? first : first_view_of(args)), ...);
     ensure(first != nullptr, name(), " was called without any view");
-    if (first->device.is_meta()) return;
+    if (first->device.is_meta()) return;  // NOLINT(clang-analyzer-core.CallAndMessage): ensured
     const DeviceKind kind = first->device.kind();
     if (kernel_mode != KernelMode::fast) [[unlikely]] {
       if (run_otherwise(kind, args...)) return;

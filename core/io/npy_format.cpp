@@ -169,7 +169,7 @@ std::uint64_t bits_at(const char* from, const ElementType& type) {
 
 template <class T>
 void copy_bits(const char* from, const ElementType& type, char* to, std::int64_t count) {
-  const std::size_t shift = 64 - 8 * type.size;
+  const std::size_t shift = (64 - 8 * type.size) & 63;  // elements have 1 to 8 bytes
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint64_t bits = bits_at(from + static_cast<std::size_t>(i) * type.size, type);
     if (type.kind == 'i') {  // the sign goes up
@@ -204,7 +204,7 @@ std::pair<std::string_view, std::string_view> split(const std::string& where,
   constexpr std::size_t version_end = magic.size() + 2;
   check(bytes.size() >= version_end && bytes.starts_with(magic), where,
         ": this is no .npy file, which begins with \\x93NUMPY");
-  const int version = bytes[magic.size()];
+  const int version = static_cast<unsigned char>(bytes[magic.size()]);
   check(version >= 1 && version <= 3, where, ": version ", version,
         " of the format is unknown; 1, 2 and 3 are known");
   const std::size_t length_bytes = version == 1 ? 2 : 4;

@@ -17,7 +17,7 @@ QUIPU_INLINE T remainder_of(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
     part = std::fmod(a, b);
   } else {
-    part = (b == 0) | (b == -1) ? 0 : a % b;
+    part = b == 0 || b == -1 ? 0 : a % b;
   }
   return part != T(0) && (part < T(0)) != (b < T(0)) ? part + b : part;
 }
@@ -63,7 +63,7 @@ PointwiseFunction<std::int64_t> whole_function(Pointwise f) {
         return within ? static_cast<I>(static_cast<std::uint64_t>(a) << (b & 63)) : I(0);
       });
     case Pointwise::shift_right:
-      return map<I>([](I a, I b) { return a >> ((b >= 0) & (b <= 63) ? b : 63); });
+      return map<I>([](I a, I b) { return a >> (((b >= 0) & (b <= 63)) != 0 ? b : 63); });
     default: return nullptr;
   }
 }

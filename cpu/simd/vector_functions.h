@@ -133,7 +133,7 @@ template <class T>
 QUIPU_INLINE T atan2(T y, T x) {
   using Limits = std::numeric_limits<T>;
   const T a = std::abs(y), b = std::abs(x);
-  const bool steep = a > b, both_infinite = (a == Limits::infinity()) & (b == Limits::infinity());
+  const bool steep = a > b, both_infinite = a == Limits::infinity() && b == Limits::infinity();
   const T scale = (steep ? a : b) > Limits::max() / T(4) ? T(0.25) : T(1);  // for their sum
   const T small = both_infinite ? T(1) : (steep ? b : a) * scale;
   T large = both_infinite ? T(1) : (steep ? a : b) * scale;

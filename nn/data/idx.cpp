@@ -63,12 +63,12 @@ class Reader {
 };
 
 struct ElementType {
+  std::size_t size;  // bytes
   int code;
-  std::size_t size;
   DType dtype;
 };
-constexpr ElementType types[] = {{0x08, 1, u8},  {0x09, 1, i32}, {0x0b, 2, i32},
-                                 {0x0c, 4, i32}, {0x0d, 4, f32}, {0x0e, 8, f64}};
+constexpr ElementType types[] = {{1, 0x08, u8},  {1, 0x09, i32}, {2, 0x0b, i32},
+                                 {4, 0x0c, i32}, {4, 0x0d, f32}, {8, 0x0e, f64}};
 
 /// n elements in the order of this machine.
 void convert(const ElementType& type, const char* from, std::size_t n, char* to) {
@@ -93,13 +93,14 @@ Tensor read_idx(const std::string& path) {
   Reader file(path);
   std::array<char, 4> start{};
   file.read_all(start.data(), start.size(), "header");
-  const int code = start[2], dims = start[3];
+  const int code = static_cast<unsigned char>(start[2]),
+            dims = static_cast<unsigned char>(start[3]);
   const auto* const type = std::find_if(std::begin(types), std::end(types),
                                         [&](const ElementType& t) { return t.code == code; });
   check(start[0] == 0 && start[1] == 0 && type != std::end(types), path,
         ": this is no IDX file, which begins with two zeros and a type");
-  check(dims >= 0 && dims <= max_dims, path, ": the array has ", dims,
-        " dimensions; a tensor has at most ", max_dims);
+  check(dims <= max_dims, path, ": the array has ", dims, " dimensions; a tensor has at most ",
+        max_dims);
   Shape shape;
   for (int d = 0; d < dims; ++d) shape.push_back(file.size());
   const auto count = static_cast<std::size_t>(elements_of(path, shape));
