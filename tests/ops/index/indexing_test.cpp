@@ -125,6 +125,31 @@ TEST_CASE_FIXTURE(EachDevice, "indexing: scatter") {
   }
 }
 
+TEST_CASE_FIXTURE(EachDevice, "indexing: scatter along short and long lines beside loops") {
+  for (const DType dtype : {f64, f32, i64}) {
+    for (const std::int64_t length : {5, 300}) {
+      const std::int64_t places = 7;
+      const Tensor x = full({2, places}, 3, dtype, device);
+      const Tensor index =
+          randint(0, places - 1, {2, length}).to(device);  // the last is never named
+      const Tensor source = (randint(0, 2, {2, length}) * 2 - 1).to(dtype).to(device);
+      const Numbers at = numbers(index), values = numbers(source);
+      for (const ScatterMode mode : {ScatterMode::mul, ScatterMode::max, ScatterMode::min}) {
+        Numbers wanted = numbers(x);
+        for (std::size_t i = 0; i < at.size(); ++i) {
+          const std::size_t line = i / static_cast<std::size_t>(length);
+          double& entry =
+              wanted[line * static_cast<std::size_t>(places) + static_cast<std::size_t>(at[i])];
+          entry = mode == ScatterMode::mul   ? entry * values[i]
+                  : mode == ScatterMode::max ? std::max(entry, values[i])
+                                             : std::min(entry, values[i]);
+        }
+        CHECK(numbers(scatter(x, 1, index, source, mode)) == wanted);
+      }
+    }
+  }
+}
+
 TEST_CASE_FIXTURE(EachDevice, "indexing: sort, unique, bincount, searchsorted") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor x = from({3.0, 1.0, nan, 1.0, -2.0, 3.0}, {6}, f32, device);
