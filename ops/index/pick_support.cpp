@@ -3,11 +3,9 @@
 #include "quipu/ops/index/pick_support.h"
 
 #include "quipu/autograd/knot.h"
-#include "quipu/core/dispatch/kernels.h"
 #include "quipu/ops/checks.h"
 #include "quipu/ops/index/find.h"
 #include "quipu/ops/index/gather.h"
-#include "quipu/ops/index/gather_kernels.h"
 #include "quipu/ops/pointwise/arithmetic.h"
 #include "quipu/ops/pointwise/compare.h"
 
@@ -80,6 +78,20 @@ Tensor named_positions(const Tensor& x, const std::vector<Index>& indices) {
   return arange(x.numel(), i64, x.device()).view(x.shape()).index(indices);
 }
 
+/// A copy of x with x(indices) = values, or += values. Nothing of it is recorded; whether x may be
+/// changed in place is the caller's question.
+Tensor with_entries(const Tensor& x, const std::vector<Index>& indices, const Tensor& values,
+                    bool accumulate) {
+  const NoGrad no_grad;
+  const Tensor places = named_positions(x, indices);
+  check(can_broadcast(values.shape(), places.shape()), "values has shape ", values.shape(),
+        ", which does not broadcast to the shape ", places.shape(), " of what is changed");
+  const Tensor flat = x.detach().contiguous().flatten(), to = places.flatten();
+  const Tensor from = values.expand(places.shape()).flatten();
+  const Tensor changed = accumulate ? scatter_add(flat, 0, to, from) : scatter(flat, 0, to, from);
+  return changed.view(x.shape());
+}
+
 }  // namespace
 
 int detail::dims_named(const Tensor& index) {
@@ -127,14 +139,10 @@ const Tensor& Tensor::index_put_(const std::vector<Index>& indices, const Tensor
         ", but the tensor that is changed is ", dtype(), "; convert them with .to(", dtype(), ")");
   check(!accumulate || dtype() != boolean,
         "bools cannot be added to; convert the tensor with .to(i64)");
-  const NoGrad no_grad;
-  const Tensor places = named_positions(*this, indices);
-  check(can_broadcast(values.shape(), places.shape()), "values has shape ", values.shape(),
-        ", which does not broadcast to the shape ", places.shape(), " of what is changed");
-  const Tensor flat = contiguous().flatten(), source = values.detach().expand(places.shape());
-  const Tensor changed = accumulate ? scatter_add(flat, 0, places.flatten(), source.flatten())
-                                    : scatter(flat, 0, places.flatten(), source.flatten());
-  return copy_from(changed.view(shape()));
+  check(!(taping() && values.requires_grad()),
+        "values wants a gradient, but changes in place are not recorded; use the operator that "
+        "returns a new tensor, or detach() it");
+  return copy_from(with_entries(*this, indices, values.detach(), accumulate));
 }
 
 }  // namespace quipu

@@ -103,6 +103,20 @@ TEST_CASE_FIXTURE(EachDevice, "indexing: index_put_") {
   expect_error([&] { x.index_put_({0}, ones({4}, f64, device)); }, "index_put_", "f64");
 }
 
+TEST_CASE_FIXTURE(
+    EachDevice,
+    "indexing: index_put_ changes nothing that a tape knows, nor takes what it records") {
+  const Tensor leaf = zeros({3}, f32, device).set_requires_grad(), plain = zeros({3}, f32, device);
+  Tape tape;
+  const Tensor inner = leaf * 2;
+  expect_error([&] { leaf.index_put_({0}, ones({}, f32, device)); }, "NoGrad");
+  expect_error([&] { inner.index_put_({0}, ones({}, f32, device)); }, "NoGrad");
+  expect_error([&] { plain.index_put_({0}, inner[0]); }, "index_put_", "values wants a gradient");
+  const NoGrad no_grad;
+  leaf.index_put_({0}, ones({}, f32, device));
+  CHECK(numbers(leaf) == Numbers{1, 0, 0});
+}
+
 TEST_CASE_FIXTURE(EachDevice, "indexing: scatter") {
   const Tensor x = full({2, 4}, 2, f32, device);
   const Tensor index = from({0, 2, 0, 3, 3, 1}, {2, 3}, i64, device);
