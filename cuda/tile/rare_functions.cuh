@@ -59,7 +59,8 @@ __device__ __forceinline__ T gelu_tanh_grad(T d, T x) {
   x = x < T(-32) ? T(-32) : x > T(32) ? T(32) : x;  // slopes are 0 and 1 there, as beyond
   const T u = gelu_tanh_argument(x);
   const T rise = T(1.5957691216057308) * (T(1) + T(3 * 0.044715) * x * x);
-  return d * logistic_of(u) * (T(1) + x * logistic_of(-u) * rise);
+  const T e = std::exp(-std::abs(u)), large = T(1) / (T(1) + e), small = e * large;
+  return d * (u < T(0) ? small : large) * (T(1) + x * (u < T(0) ? large : small) * rise);
 }
 
 /// d x / (x^2 + y^2), in a form that does not overflow.

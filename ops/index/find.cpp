@@ -125,14 +125,13 @@ Tensor searchsorted(const Tensor& sorted, const Tensor& values, bool right) {
   // The answer lies in [low, low + left]; each look halves what is left.
   Tensor low = zeros(wanted.shape(), i64, values.device());
   for (std::int64_t left = n; left > 0 && wanted.numel() > 0; left /= 2) {
-    const Tensor middle = clamp(low + (left - left / 2 - 1), 0, n - 1);
-    const Tensor entry = gather(sorted.detach(), -1, middle);
+    const std::int64_t step = left - left / 2;
+    const Tensor entry = gather(sorted.detach(), -1, low + (step - 1));
     // NaN is larger than all others, and equal to itself.
     const Tensor below =
         right ? isnan(wanted) : logical_and(isnan(wanted), logical_not(isnan(entry)));
     const Tensor behind = logical_or(right ? le(entry, wanted) : lt(entry, wanted), below);
-    const Tensor within = low + (left - left / 2) <= n;
-    low = where(logical_and(behind, within), low + (left - left / 2), low);
+    low = where(behind, low + step, low);
   }
   return no_gradient(lines ? low : low.view(values.shape()));
 }

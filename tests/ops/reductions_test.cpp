@@ -115,6 +115,10 @@ TEST_CASE_FIXTURE(EachDevice, "reductions: running ones, both ways, without the 
       const auto f = [&](const std::vector<Tensor>& in) {
         return cumprod(in[0], 1, reverse, exclusive);
       };
+      const auto sums = [&](const std::vector<Tensor>& in) {
+        return cumsum(in[0], 1, reverse, exclusive);
+      };
+      CHECK(gradcheck(sums, {randn({3, 7}, f64, device).set_requires_grad()}));
       const Tensor lines = randn({3, 37}, f64, device);
       lines.index_put_({0, 5}, zeros({}, f64, device));
       lines.index_put_({1, slice(3, 30, 9)}, zeros({}, f64, device));

@@ -251,6 +251,11 @@ TEST_CASE_FIXTURE(EachDevice, "einsum: beside matmul, sums and diagonals") {
   CHECK(gradcheck(f, {a.set_requires_grad(), m.set_requires_grad()}));
   expect_error([&] { einsum("ij,jk", {m}); }, "einsum", "2 operands, but 1");
   expect_error([&] { einsum("ijk->i", {m}); }, "einsum", "shape (4, 4)");
+  expect_error(
+      [&] {
+        einsum("ij,jk", {m, ones({3, 3}, f64, device)});
+      },
+      "einsum", "letter 'j' is 4 and 3");
   expect_error([&] { einsum("ij->ix", {m}); }, "einsum", "'x' in its result alone");
   expect_error([&] { einsum("i!", {m}); }, "einsum", "'!'");
 }
